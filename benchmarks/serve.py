@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import descendants, kib_of, processes, text_of
-from multigrid_rl.competition.cup.entries import entry_in
+from multigrid_rl.competition.entries import entry_in
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.database import HandIn

@@ -94,7 +94,7 @@ def prepare(study: Study, root: Path) -> None:
 
 def work(job: Job, tell: Callable[[Any], None]) -> None:
     """Train and judge one run; what was done before is not done again. Raises ``RunError``: it was interrupted."""
-    from multigrid_rl.competition.inspection import seconds_per_action  # noqa: PLC0415 - in the process that trains
+    from multigrid_rl.competition.bundle import seconds_per_action  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.evaluation.evaluation import MODES, evaluate, summary  # noqa: PLC0415
     from multigrid_rl.evaluation.targets import find_target  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The pictures of README and docs, made from this checkout: ``make pictures``; ``--only boards report`` makes some.
+"""The pictures of README and docs, made from this checkout: ``make pictures``; ``--only boards terminal`` makes some.
 
 A run of 1v1 is trained for those that show one. Pages are photographed by a Chromium, where one is installed.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageSequence
+from rich.console import Console
+from rich.text import Text
 
 from multigrid_rl.api import Run
 from multigrid_rl.config.compose import load_scenario
@@ -35,6 +39,16 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking " \
         "--disable-component-update --disable-sync --hide-scrollbars"  # fmt: skip
 PAPER, INK, TILE, GAP = (255, 255, 255), (40, 40, 44), 24, 16
+#: A terminal's letters as SVG, without rich's fonts, which come from the network.
+SVG = """<svg viewBox="0 0 {terminal_width} {terminal_height}" xmlns="http://www.w3.org/2000/svg">
+<style>.{unique_id}-matrix {{ font-family: Menlo, Consolas, DejaVu Sans Mono, monospace; font-size: {char_height}px;
+line-height: {line_height}px }}
+{styles}</style>
+<defs>{lines}</defs>
+<rect width="{terminal_width}" height="{terminal_height}" rx="6" fill="#17181c"/>
+<g transform="translate(9, 9)">{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
+</svg>
+"""
 Picture = NDArray[np.uint8]
 
 
@@ -80,6 +94,53 @@ def game(_: Path) -> None:
     """Film a game of two frozen players."""
     command = "video blue-master scenario=1v1 --opponent blue-adept --seed 7 --game 16 --force -o"
     subprocess.run([*PROGRAM, *command.split(), str(IMAGES / "game-1v1.gif")], check=True)
+
+
+def terminal(folder: Path) -> None:
+    """Train in a terminal, and keep what stands in it at the end."""
+    command = ["multigrid-rl", "train", "scenario=1v1", "run_dir=runs/mine"]
+    text = screen_of(command, folder)
+    console = Console(record=True, width=118, file=Path(os.devnull).open("w"))  # noqa: SIM115
+    console.print(Text(f"$ {' '.join(command)}"), Text.from_ansi(f"{text}\n"), sep="\n")
+    drawn = console.export_svg(code_format=SVG, unique_id="t")
+    (IMAGES / "train-1v1.svg").write_text(drawn, encoding="utf-8")
+
+
+def screen_of(command: list[str], folder: Path) -> str:
+    """Run a command in a terminal of 116 columns; returns what it shows at the end, with its colours."""
+    written = b""
+
+    def read(number: int) -> bytes:
+        nonlocal written
+        part = os.read(number, 65536)
+        written += part
+        return part
+
+    here, path = Path.cwd(), os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    os.chdir(folder)
+    os.environ |= {"COLUMNS": "116", "LINES": "60", "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "PATH": path}
+    try:
+        if pty.spawn(command, read):
+            raise SystemExit(f"{' '.join(command)}: expected exit status 0")
+    finally:
+        os.chdir(here)
+    return last_state(written.decode())
+
+
+def last_state(written: str) -> str:
+    """Follow the moves of the cursor that a live table makes; returns the lines that are left, colours kept."""
+    lines, row = [""], 0
+    for part in re.split(r"(\x1b\[\d*A|\x1b\[2K|\x1b\[\?25[lh]|\r|\n)", written):
+        if part.endswith("A") and part.startswith("\x1b["):
+            row = max(0, row - int(part[2:-1] or 1))
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part and not part.startswith("\x1b[?25") and part != "\r":
+            lines[row] += part
+    return "\n".join(lines).rstrip()
 
 
 def report(folder: Path) -> None:
@@ -228,12 +289,12 @@ def trained(folder: Path) -> Path:
     """Return the run that the pictures show, trained unless it is there."""
     run = folder / "runs" / "mine"
     if not run.exists():
-        subprocess.run([*PROGRAM, "train", "scenario=1v1", f"run_dir={run}"], check=True)
+        terminal(folder)
     return run
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
-    "boards": boards, "views": views, "game": game, "report": report,
+    "boards": boards, "views": views, "game": game, "terminal": terminal, "report": report,
     "cup": cup, "play": play, "curves": curves, "gallery": gallery,
 }  # fmt: skip
 

@@ -124,20 +124,14 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     :meth:`start` or with the first step, and ends with :meth:`close`, with a fault, or when other games begin. Its
     memory is the number of each game, -1 once that is over.
 
-    Args:
-        agent: what is run.
-        spec: the game.
-        seats: those of one team that it plays together.
-        limits: what it may use.
-        scenario: name of the game, sent to the agent; by default what the game is called.
-        seed: sent to the agent, for what it draws; by default from a hash of its files.
+    It plays the ``seats`` of one team together, within ``limits``. It is sent the name of the ``scenario``, by default
+    what the game is called, and a ``seed`` for what it draws, by default from a hash of its files.
 
     Attributes:
         mixing: what the numbers of games that it is told are mixed by, as boards have the same ones in all pairings.
         members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
         answers: steps that it answered in these games.
-        started_s: seconds of its own that its start took.
-        thought_s: seconds of its own that its answers took, and reading them here.
+        started_s, thought_s: seconds of its own that its start took, and its answers and reading them here.
         hears: rewards are told to it, see :meth:`hear`.
         says: the protocol; its ``debug`` is what the last answer said about itself.
         notes: what answers said about themselves, by game and step.
@@ -178,9 +172,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     def start(self, games: int) -> None:
         """Start the process for ``games`` games and wait for its "ready".
 
-        Raises:
-            PlayerFaultError: it does not start, or says something else.
-            ScratchError: there is no room for its files.
+        Raises ``PlayerFaultError``: it does not start, or says something else; ``ScratchError``: there is no
+        room for its files.
         """
         self.close()
         self._forget()
@@ -240,8 +233,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     ) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return actions (N,), of a team or of several parts (N, W); idle ones where it is not asked.
 
-        Raises:
-            PlayerFaultError: the agent broke a limit or the protocol. Its process has ended then.
+        Raises ``PlayerFaultError``: the agent broke a limit or the protocol. Its process has ended then.
         """
         if self._fault is not None:
             raise self._fault
@@ -316,17 +308,8 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
 class SeatedAgent(AgentPlayer):
     """An agent on a seat in training, evaluation or play: as in a cup, but for what follows.
 
-    Games may begin anew, and have the same number again then. A fault is an error of the run, and there is no end to
-    all answers together.
-
-    Args:
-        agent: what is run.
-        spec: the game.
-        seats: those of one team that it plays together.
-        once: every game is played once, and nothing is asked about it when it is over.
-
-    Raises:
-        PlayerError: there is no sandbox, and agents are not trusted.
+    Games may begin anew, and have the same number again then, but for ``once``. A fault is an error of the run, and
+    there is no end to all answers together. Raises ``PlayerError``: there is no sandbox, and agents are not trusted.
     """
 
     def __init__(self, agent: Agent, spec: Seats, seats: tuple[str, ...], *, once: bool = False) -> None:

@@ -1,28 +1,23 @@
 """Bundles: a trained player as a folder to hand in. No Ray is needed to play it."""
 
-import json
 import os
 import re
 import shlex
-import sys
-import sysconfig
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
-import safetensors.torch
-from torch import Tensor, nn
+import numpy as np
+from torch import nn
 
-from multigrid_rl.competition import network_agent
 from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import unfinished
-from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.players.cards import (
     CARD_FILE,
     MODEL_FILE,
+    BoxSignature,
     Card,
     PlayerError,
     read_card,
@@ -33,18 +28,16 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import scenario_of, seat_folders
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.streams import Streams
+from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE
-from multigrid_rl.types import Policy, Seats
-from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
+from multigrid_rl.types import Policy, Seats, SeatView
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
 README_FILE = "README.md"
 #: The folders of an absolute path, after what may stand before one.
 _FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
-#: The program of an agent that plays networks of a user's own.
-_PROGRAM = "agent.py"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -98,23 +91,13 @@ def load_team(
     team: str,
     *,
     greedy: bool = False,
-    partly: bool = False,
     limits: Limits = SEATED_LIMITS,
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
-    Who learned one seat plays those that are alike, too, see ``players.places``. An agent plays each game once.
-
-    Args:
-        folder: a bundle, a folder with one for each seat, or an agent.
-        spec: the game.
-        team: one of the game's.
-        greedy: take the likeliest action instead of drawing one.
-        partly: those seats of the team are enough that it can play, one at least.
-        limits: what an agent may use; by default as in training.
-
-    Raises:
-        PlayerError: damaged, or made for another game or other seats.
+    Who learned one seat plays those that are alike, too, see ``players.places``. An agent plays each game once, within
+    ``limits``, by default those of training. ``greedy``: take the likeliest action instead of drawing one. Raises
+    ``PlayerError``: damaged, or made for another game or other seats.
     """
     seats = spec.seats_of(team)
     if not seats:
@@ -126,20 +109,13 @@ def load_team(
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
     networks: dict[Path, nn.Module] = {}
-    failure: PlayerError | None = None
     for seat in seats:
-        try:
-            home = _home(folder, homes, place_of(spec).alike(spec, seat))
-            card = read_card(home)
-            mirrored = place_of(spec).fits(spec, card, seat)
-            network = networks[home] if home in networks else networks.setdefault(home, read_network(home, card))
-        except PlayerError as error:
-            failure = error
-            continue
+        home = _home(folder, homes, place_of(spec).alike(spec, seat))
+        card = read_card(home)
+        mirrored = place_of(spec).fits(spec, card, seat)
+        network = networks[home] if home in networks else networks.setdefault(home, read_network(home, card))
         key = team if card.members > 1 else seat
         players[key] = FrozenPlayer.of(card, network, mirrored=mirrored, greedy=greedy)
-    if failure is not None and not (partly and players):
-        raise failure
     return players
 
 
@@ -163,24 +139,12 @@ def _home(folder: Path, homes: dict[str, Path], alike: tuple[str, ...]) -> Path:
     return homes[own]
 
 
-def export(
-    sources: dict[str, Path],
-    target: Path,
-    *,
-    name: str | None = None,
-    agent: bool = False,
-) -> dict[str, Card]:
+def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -> dict[str, Card]:
     """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
-    Args:
-        sources: folder of the player under the key ``""``; where several networks play the seats of a team, one for
-            each seat: the new folder holds a bundle for each, then.
-        target: folder to write.
-        name: what the player is called; by default as the folder.
-        agent: write an agent that plays them, with the files of their networks' classes.
-
-    Raises:
-        PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
+    ``sources`` has the folder of the player under the key ``""``; where several networks play the seats of a team, one
+    for each seat: the new folder holds a bundle for each, then. Raises ``PlayerError``, and writes nothing: the folder
+    is there already, the name is none, or a player is damaged.
     """
     if os.path.lexists(target):
         raise PlayerError(expected(target, "a new folder", "one that exists already; nothing was written"))
@@ -191,89 +155,15 @@ def export(
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
         with unfinished(target) as whole:  # there is never half a bundle
-            if agent:
-                write_agent(whole, name, cards, weights)
-            else:
-                for part, card in cards.items():
-                    values = card.model_dump(exclude={"bytes", "sha256"})
-                    values["name"] = f"{name}-{part}" if part else name
-                    values["provenance"] = _without_folders(card.provenance)
-                    cards[part] = write_player(whole / part, weights[part], values)
-                (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+            for part, card in cards.items():
+                values = card.model_dump(exclude={"bytes", "sha256"})
+                values["name"] = f"{name}-{part}" if part else name
+                values["provenance"] = _without_folders(card.provenance)
+                cards[part] = write_player(whole / part, weights[part], values)
+            (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
-
-
-def write_agent(
-    folder: Path, name: str, cards: Mapping[str, Card], weights: Mapping[str, Mapping[str, Tensor]]
-) -> None:
-    """Write an agent into the new ``folder``.
-
-    Args:
-        folder: of the agent.
-        name: of the agent.
-        cards: as :func:`~multigrid_rl.competition.bundle.read_cards` returns them; their networks have been built.
-        weights: of the same players.
-
-    Raises:
-        PlayerError: a network of this package, which needs no agent, or of a module without a file; a player of
-            an environment without seats, or a folder that is too large.
-        OSError: it cannot be written.
-    """
-    folder.mkdir()
-    rows = []
-    for part, card in cards.items():
-        code = card.architecture["name"]
-        if not CODE.fullmatch(code) or not card.kind.rivals:
-            what = code if card.env is None or card.kind.rivals else card.env.env_id
-            wanted = "a network of your own for the red/blue-door game or another with seats (others play from bundles)"
-            raise PlayerError(expected("--agent", wanted, what))
-        for path, content in _own_files(code.partition(":")[0]).items():
-            if path == Path(_PROGRAM):
-                raise PlayerError(expected("--agent", f"a module with another name than {_PROGRAM}", code))
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
-        file = f"{part or 'model'}.safetensors"
-        safetensors.torch.save_file({key: value.contiguous() for key, value in weights[part].items()}, folder / file)
-        distribution = distribution_of(card.action_space, card.architecture.get("bound", "clip"))
-        rows.append({
-            "class": code, "weights": file, "hidden": card.architecture["hidden"], "members": card.members,
-            "bound": getattr(distribution, "bound", None), "seats": card.seats,
-            **card.model_dump(include={"actions"}), **card.observation.model_dump(include={"categories", "size"}),
-        })  # fmt: skip
-    tables: dict[str, Any] = {"networks": rows, "cells": CELL.tolist(), "missions": list(MISSIONS)}
-    tables |= {"swapped": SWAPPED.tolist(), "turned": TURNED.tolist()}
-    (folder / network_agent.NETWORKS_FILE).write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
-    (folder / _PROGRAM).write_bytes(Path(network_agent.__file__).read_bytes())
-    about = f"plays {', '.join(dict.fromkeys(row['class'] for row in rows))}, a network trained with multigrid-rl"
-    (folder / AGENT_FILE).write_text(f"command: [python3, {_PROGRAM}]\nname: {name}\nabout: {about[:200]}\n")
-    read_agent(folder)
-
-
-def _own_files(module: str) -> dict[Path, bytes]:
-    """Return the file of a module and those of the user's own modules that were imported with it, by relative path."""
-    top = _file(sys.modules[module.partition(".")[0]])
-    if top is None:
-        raise PlayerError(expected("--agent", "a module of Python files, packages with an __init__.py", module))
-    root = top.parent.parent if top.name == "__init__.py" else top.parent
-    libraries = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
-    ours = Path(__file__).parents[1]
-    files = {}
-    for name, found in sorted(sys.modules.items()):
-        path = _file(found)
-        if path is None or not path.is_relative_to(root) or path.is_relative_to(ours):
-            continue
-        # Of a folder of installed packages, its own package alone.
-        if name.partition(".")[0] == module.partition(".")[0] or not any(map(path.is_relative_to, libraries)):
-            files[path.relative_to(root)] = path.read_bytes()
-    return files
-
-
-def _file(module: ModuleType) -> Path | None:
-    path = Path(getattr(module, "__file__", None) or "")
-    # Some modules name a file that is none: torch.ops is "_ops.py".
-    return path.resolve() if path.is_absolute() and path.suffix == ".py" and path.is_file() else None
 
 
 def _without_folders(value: Any) -> Any:
@@ -299,7 +189,7 @@ def needs_module(card: Card) -> str | None:
     module = name.partition(":")[0]
     return (
         f"its network {name} is code, which does not lie in this folder: it plays only where Python finds the module "
-        f"{module}, and in no cup; export --agent writes a folder with the code in it, which plays everywhere"
+        f"{module}, and in no cup; an agent around it plays everywhere (docs/agents.md)"
     )
 
 
@@ -312,15 +202,9 @@ def _readme(name: str, cards: dict[str, Card]) -> str:
     )
     where = f"But {needs}.\n\n{where}" if (needs := needs_module(card)) else where
     game = f"the red/blue-door game, scenario {card.scenario}" if card.env is None else card.env.env_id
-    usage, scenario = _IN_ITS_ENVIRONMENT.format(name=name), scenario_of(card) if card.kind.rivals else None
-    if scenario is not None:
-        try:
-            spec = load_scenario(scenario).kind.spec
-            team = next((spec.team_of(seat) for seat in card.seats if seat in spec.seats), "TEAM")
-        except ConfigError:  # of a file of the user's, whose name alone a card has
-            scenario, team = f"./{scenario}.yaml", "TEAM"
-        usage = _IN_THE_GAME.format(name=name, scenario=scenario, team=team)
-    return _README.format(game=game, name=name, where=where) + usage
+    scenario = scenario_of(card) if card.kind.rivals else None
+    plays = f"{name}/ scenario={scenario}" if scenario else f"{name}/"
+    return _README.format(game=game, name=name, where=where, plays=plays)
 
 
 #: What stands first is for Hugging Face's hub, whose card of the model this page is.
@@ -335,22 +219,86 @@ A trained player of {game}, as multigrid-rl exports it: weights in
 
 {where}
 
-"""
-_IN_ITS_ENVIRONMENT = """Look at it, let it play:
+Look at it, let it play; docs/agents.md has the way into a cup, and into Python:
 
     multigrid-rl inspect {name}
-    multigrid-rl evaluate {name}/
+    multigrid-rl evaluate {plays}
 """
-_IN_THE_GAME = """Look at it, let it play, enter it in a cup (a folder with one folder for each entry):
 
-    multigrid-rl inspect {name}
-    multigrid-rl evaluate {name}/ scenario={scenario}
-    multigrid-rl cup FOLDER --scenario {scenario}
 
-In Python, without Ray; players by seat, as `multigrid_rl.players.episodes.play_games` takes them:
+# --- what a folder is, in lines
 
-    from pathlib import Path
-    from multigrid_rl.config.compose import load_scenario
-    from multigrid_rl.competition.bundle import load_team
-    players = load_team(Path("{name}"), load_scenario("{scenario}").kind.spec, "{team}")
-"""
+#: Of a player, to find out how long one takes.
+CALLS, SEED = 40, 1
+#: Of what a card says about its strength: a stranger may say it of thousands of opponents.
+ROWS = 30
+_WHAT = {
+    "bundle": "a frozen player",
+    "team": "a team of frozen players, one for each seat",
+    "agent": "an agent in a process of its own",
+}
+
+
+def about(folder: Path) -> Iterator[str]:
+    """Yield lines about a bundle or an agent, of which nothing is run. Raises ``PlayerError``: it is damaged."""
+    kind = folder_kind(folder)
+    yield f"{shown(folder.resolve().name)}: {_WHAT[kind]}"
+    if kind == "agent":
+        agent = read_agent(folder)
+        yield _line("name", shown(agent.title))
+        yield _line("command", shown(" ".join(agent.file.command), 200))
+        yield _line("about", agent.file.about or "unknown")
+        yield _line("files", f"sha256 {agent.sha256}")
+        return
+    cards = read_cards(folder)
+    for part, path in bundle_folders(folder).items():
+        network = read_network(path, cards[part])
+        yield from _about(cards[part], sum(weight.numel() for weight in network.state_dict().values()))
+        yield _line("latency", f"{1e3 * seconds_per_action(cards[part], network):.2f} ms an action, one at a time")
+
+
+def _line(key: str, value: object) -> str:
+    return f"  {key:<12} {value}"
+
+
+def _about(card: Card, weights: int) -> Iterator[str]:
+    provenance: dict[str, Any] = card.provenance
+    bounded = isinstance(card.actions, BoxSignature)
+    silent = {"name"} if bounded else {"name", "bound", "log_std"}
+    silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
+    acts = "numbers" if bounded else f"among {card.actions} actions"
+    members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
+    yield _line("name", card.name)
+    yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))
+    yield _line("weights", f"{weights:,} in {card.bytes:,} bytes, sha256 {card.sha256}")
+    yield _line("reads", card.observation)
+    yield _line("chooses", shown(f"{acts}, {members}"))
+    yield _line("seats", f"{', '.join(card.seats)} of {card.scenario if card.env is None else card.env.env_id}")
+    steps = provenance.get("env_steps")
+    yield _line("trained for", "unknown" if steps is None else f"{steps:,} environment steps")
+    for key in ("seed", "commit"):
+        yield _line(key, shown(str(provenance.get(key, "unknown"))))
+    rows = [
+        f"{row.opponent}: win {row.win:.1%}, draw {row.draw:.1%}, loss {row.loss:.1%} of {row.episodes:,} games of "
+        f"{row.scenario}"
+        for row in card.strength
+    ]
+    if len(rows) > ROWS:
+        rows[ROWS:] = [f"and {len(card.strength) - ROWS:,} rows more"]
+    for k, row in enumerate(rows or ["not measured"]):
+        yield _line("" if k else "strength", row)
+
+
+def seconds_per_action(card: Card, network: nn.Module) -> float:
+    """Return how long a player takes to act in one game: the median of some calls, the first ones left out."""
+    player, streams = FrozenPlayer.of(card, network), Streams(SEED, np.zeros(1, np.int64))
+    tokens = card.observation.categories
+    seen: Any = np.ones((1, card.observation.size or 0), np.float32)  # every choice is legal
+    view = SeatView(seen if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
+    seconds = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        player.act(view, player.initial_state(1), streams)
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds[CALLS // 4 :]))

@@ -1,16 +1,28 @@
-"""Verbs of competitions: ``export`` what is handed in, play a ``cup``."""
+"""Verbs of competitions: ``export`` what is handed in, play a ``cup``, ``grade`` a hand-in or a class."""
 
 from __future__ import annotations
 
+import json
+import time
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from multigrid_rl.cli.app import ended_by_signals, one_thread, refused
+from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused, written_beside
+from multigrid_rl.competition.folders import Scratch
+from multigrid_rl.files import data_root, json_text
 from multigrid_rl.tables import CHECKPOINTS, load
+from multigrid_rl.text import ConfigError, unknown
 from multigrid_rl.trust import trusting_agents
+
+if TYPE_CHECKING:
+    from multigrid_rl.competition.grading import Examiner
+    from multigrid_rl.competition.handed_in import HandedIn
 
 FOLDER = (
     "Folder with one folder for each entry, a bundle or an agent; or a run with a league. Behind it overrides may say "
@@ -19,6 +31,8 @@ FOLDER = (
 )
 #: Pairings that ``cup verify`` replays.
 AGAIN = 10
+#: Folders of our rubrics, which have names.
+RUBRICS = ("configs/grade", "docs/assignments/rubrics")
 Trusted = Annotated[
     bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
 ]
@@ -54,7 +68,7 @@ def cup(
 ) -> None:
     """Round robin of all entries from all sides; resumes, and takes late entries; the last line is JSON."""
     from multigrid_rl.competition import cup_on_screen, sandbox
-    from multigrid_rl.competition.cup.entries import CupConfig
+    from multigrid_rl.competition.entries import CupConfig
 
     one_thread()
     if len(folders) == 2 and str(folders[0]) == "verify":
@@ -99,10 +113,6 @@ def export(
     scenario: Annotated[
         str | None, typer.Option(help="Of a checkpoint of RLlib's, whose environment has a name of your own.")
     ] = None,
-    agent: Annotated[
-        bool,
-        typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
-    ] = False,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write one file for onnxruntime instead, for programs without torch.")
     ] = False,
@@ -113,8 +123,8 @@ def export(
     from multigrid_rl.runs.players import seat_folders
 
     if onnx:
-        if agent or name is not None:
-            raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
+        if name is not None:
+            raise refused("--name", "nothing with --onnx, which writes one file", name)
         with TemporaryDirectory() as scratch:
             at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
             sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scenario, scratch)
@@ -123,10 +133,7 @@ def export(
         return
     with TemporaryDirectory() as scratch:
         sources = _sources(run, seat, checkpoint, scenario, scratch)
-        cards = bundle.export(sources, output, name=name, agent=agent)
-    if agent:
-        typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
-        return
+        cards = bundle.export(sources, output, name=name)
     for part, card in cards.items():
         plays = ", ".join(card.seats)
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}, plays {plays}")
@@ -151,3 +158,124 @@ def _sources(
         raise refused("--checkpoint", "nothing with a checkpoint of RLlib's", checkpoint)
     folders: dict[str, Path] = load(found)(run, seat, Path(scratch), scenario)
     return folders
+
+
+def grade(
+    bundle: Annotated[
+        Path, typer.Argument(help="Folder or zip file with a bundle or an agent; with -o TABLE.csv, folder of a class.")
+    ],
+    rubric: Annotated[Path, typer.Option(help="What it is graded by: a file, or a name of ours, such as 1v1.")],
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, new or to resume.")
+    ] = None,
+    earlier: Annotated[
+        Path | None, typer.Option(help="Folder of earlier hand-ins, a folder each, to find copies of.")
+    ] = None,
+    allow_copies: Annotated[
+        bool, typer.Option("--allow-copies", help="Grade copies, too, where the rubric says `refuse_known`.")
+    ] = False,
+    step_s: Annotated[
+        float, typer.Option(min=0.01, help="Seconds of an agent for an answer, all games of a step together.")
+    ] = 10.0,
+    total_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of an agent for all answers, against one opponent from one side.")
+    ] = 300.0,
+) -> None:
+    """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
+    from multigrid_rl.competition import gradebook, grading, handed_in, sandbox
+
+    one_thread()
+    rubric = rubric_file(rubric)
+    sandbox.check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
+    rules = grading.read_rubric(rubric)
+    if seed is not None:
+        rules = rules.model_copy(update={"seed": seed})
+    if allow_copies:
+        rules = rules.model_copy(update={"refuse_known": False})
+    table = output if output is not None and output.suffix == ".csv" else None
+    if table is None:
+        gradebook.check_hand_in(bundle)
+    else:
+        gradebook.check_table(table, bundle)
+    limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
+    with (
+        ended_by_signals("the same command resumes the class" if table else ""),
+        closing(Scratch()) as scratch,
+    ):
+        before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
+        known = [each.folder for each in before if not each.problem]
+        examiner = grading.examiner_of(rules, rubric.parent, known, limits)
+        if table is not None:
+            _grade_class(handed_in.hand_ins(bundle, scratch.path), examiner, table)
+        else:
+            _grade_one(handed_in.hand_in(bundle, scratch.path), examiner, output)
+
+
+def rubric_file(named: Path) -> Path:
+    """Return the file of a rubric. Raises ``ConfigError``: there is none of this path or name."""
+    ours = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
+    file = named if named.is_file() else ours.get(str(named))
+    if file is None:
+        raise ConfigError(unknown("--rubric", str(named), ours, "a file in yaml, {}"))
+    return file
+
+
+def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None:
+    if "seed" not in examiner.rubric.model_fields_set:
+        typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
+    result = None
+    try:
+        with written_beside(output) if output is not None else nullcontext() as file:
+            result = examiner.result(found)
+            if file is not None:
+                file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
+    finally:
+        if result is not None:  # even if the disk is full
+            _show_grade(result)
+    if not result["passed"]:
+        raise typer.Exit(1)
+
+
+def _grade_class(hand_ins: list[HandedIn], examiner: Examiner, table: Path) -> None:
+    from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
+
+    screen, began, rules = console(120), time.perf_counter(), examiner.rubric
+    screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
+
+    def show(name: str, result: dict[str, Any], now: bool) -> None:
+        verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
+        took = f" ({result['seconds']:.1f} s)" if now else " (graded before)"
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{took}")
+
+    results = grade_class(table, hand_ins, examiner, show)
+    screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
+    passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
+    last = {"graded": len(results), "passed": passed, "refused": refused}
+    typer.echo(json.dumps({**last, "seconds": round(time.perf_counter() - began, 3)}))
+
+
+def _show_grade(result: dict[str, Any]) -> None:
+    from multigrid_rl.competition.gradebook import LEFT_OUT, check_cells
+
+    table = Table("exam", "check", box=None, pad_edge=False)
+    for title in ("measured", "95 %", "points"):
+        table.add_column(title, justify="right")
+    for exam in result["exams"]:
+        for k, check in enumerate(exam["checks"]):
+            against = f" ({exam['opponent']})" if exam["opponent"] else ""
+            table.add_row(f"{exam['name']}{against}" if k == 0 else "", *check_cells(check))
+    screen = console(120)
+    screen.print(table)
+    if result["problem"]:
+        screen.print(f"cannot be played: {result['problem']}")
+    elif result["measurable"] < result["of"]:
+        screen.print(f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}")
+    if result.get("close"):
+        low, high = result["points_interval"]
+        screen.print(f"too close to call: other games might give {low:g} to {high:g} points")
+    verdict = "PASSED" if result["passed"] else "NOT PASSED"
+    screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
+    typer.echo(json_text(result))

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals
-from multigrid_rl.competition.cup.cup import check_agents, play_again, play_cup, repeatable, unfounded
-from multigrid_rl.competition.cup.cup_folder import (
+from multigrid_rl.competition.cup import check_agents, play_again, play_cup, repeatable, unfounded
+from multigrid_rl.competition.cup_folder import (
     Pairing,
     forged,
     kept_cup,
@@ -24,11 +24,11 @@ from multigrid_rl.competition.cup.cup_folder import (
     versions,
     write_results,
 )
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
-from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.folders import ScratchError, exclusive_lock
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
+from multigrid_rl.competition.standings import results
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
@@ -82,14 +82,9 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
 
 
 def verify(folder: Path, most: int | None) -> None:
-    """Compare a cup's tables and page with its pairings, and replay pairings; leaves with status 1 if they differ.
+    """Compare a cup's tables and page with its pairings, and replay ``most`` of them, or all; status 1: they differ.
 
-    Args:
-        folder: of a finished cup.
-        most: pairings to replay, drawn at random; ``None`` replays all.
-
-    Raises:
-        PlayerError, ConfigError: no cup, an unfinished or a damaged one.
+    Raises ``PlayerError``, ``ConfigError``: no cup, an unfinished or a damaged one.
     """
     config, entries = kept_cup(folder)
     check_agents(entries)

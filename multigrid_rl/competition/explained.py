@@ -25,12 +25,10 @@ class Explained(NamedTuple):
 
 
 def explained(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Explained:
-    """Return by what ``actions`` (rows,) are explained best.
+    """Return by what ``actions`` (rows,) that were taken are explained best.
 
-    Args:
-        actions: that were taken.
-        scores: log-probabilities (rows, actions) of each of ``K`` players.
-        groups: numbers (rows,) of groups of decisions, of which each may be another player's.
+    ``scores`` are log-probabilities (rows, actions) of each of ``K`` players, ``groups`` numbers (rows,) of groups of
+    decisions, of which each may be another player's.
     """
     rows = np.arange(len(actions))
     parts = np.stack([_sharpened(each, by) for each in scores for by in _SHARPER])

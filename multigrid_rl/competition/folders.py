@@ -38,8 +38,7 @@ class FolderPart(NamedTuple):
 def folder_sha256(folder: Path) -> str:
     """Return a hash over the relative path, kind and content of everything in ``folder``.
 
-    Raises:
-        PlayerError: as :func:`read_parts`.
+    Raises ``PlayerError``: as :func:`read_parts`.
     """
     return sha256_of_parts(read_parts(folder))
 
@@ -70,10 +69,9 @@ def write_parts(parts: Iterable[FolderPart], target: Path) -> None:
 def read_parts(folder: Path) -> Iterator[FolderPart]:
     """Yield everything in ``folder``, folders before what is in them.
 
-    Raises:
-        PlayerError: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
-            :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file,
-            folder nor link, or a file that cannot be read.
+    Raises ``PlayerError``: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
+    :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file, folder nor
+    link, or a file that cannot be read.
     """
     paths: list[Path] = []
     for here, folders, files in os.walk(folder, onerror=_cannot_read):
@@ -127,10 +125,8 @@ def inner_path(where: Path, name: str) -> PurePosixPath:
 class Scratch:
     """A new folder, removed with ``close()``, when this object is forgotten, or when Python ends.
 
-    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those.
-
-    Raises:
-        ScratchError: there is no room for one.
+    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those. Raises
+    ``ScratchError``: there is no room for one.
     """
 
     def __init__(self) -> None:
@@ -172,8 +168,7 @@ def lock(handle: int) -> bool:
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Make ``folder`` and keep it locked for the block.
 
-    Raises:
-        PlayerError: another cup or grading is at work in it, or it cannot be made.
+    Raises ``PlayerError``: another cup or grading is at work in it, or it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -67,15 +67,9 @@ def grade_class(
 ) -> list[dict[str, Any]]:
     """Grade a class and write its table; unchanged hand-ins that were graded before are not played again.
 
-    Args:
-        table: the CSV; all that belongs to it lies beside it, in the folder of its name.
-        hand_ins: with different names.
-        examiner: a resumed class keeps its first seed.
-        show: called with each name, its result, and whether it was graded now.
-
-    Raises:
-        PlayerError: the folder has other content, another rubric or seed, or another grading is at work in it.
-        OSError: it cannot be written.
+    All that belongs to the CSV ``table`` lies beside it, in the folder of its name; a resumed class keeps its first
+    seed. ``show`` is called with each name, its result, and whether it was graded now. Raises ``PlayerError``: the
+    folder has other content, another rubric or seed, or another grading is at work in it; ``OSError``.
     """
     home, results = table.with_suffix(""), []
     with exclusive_lock(home):

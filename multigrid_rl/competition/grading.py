@@ -51,8 +51,6 @@ class Check(Bound):
     points: float = Field(ge=0)
     #: Where points begin: ``from``. The bound is then ``full``, and above or below it as it lies to that.
     start: float | None = None
-    #: The whole 95 % interval must meet the bound, not the mean alone.
-    beyond_doubt: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -72,8 +70,6 @@ class Check(Bound):
     def _can_be_measured(self) -> "Check":
         if self.metric not in known_metrics():
             raise ValueError(unknown("metric", self.metric, known_metrics()))
-        if self.metric == ENTROPY and self.beyond_doubt:
-            raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
 
     def worth(self, value: float) -> float:
@@ -84,10 +80,6 @@ class Check(Bound):
         met = value <= self.bound if self.comparison == "<=" else value >= self.bound
         return self.points if met else 0.0
 
-    def ends(self, measured: Interval) -> tuple[float, float]:
-        """Return the ends of an interval, the one that is worth less first."""
-        return (measured.low, measured.high) if self.comparison == ">=" else (measured.high, measured.low)
-
     def judged(self, values: list[Interval]) -> dict[str, Any]:
         """Return a row of the result; ``None`` stands for what cannot be measured."""
         row: dict[str, Any] = {"check": str(self), "of": self.points}
@@ -96,8 +88,8 @@ class Check(Bound):
         # Of several seats the worst one decides and is shown.
         worst = max(values, key=lambda v: v.value) if self.comparison == "<=" else min(values, key=lambda v: v.value)
         unknown = self.metric == ENTROPY or worst.high == float("inf")
-        least, most = map(self.worth, self.ends(worst))
-        points = min(self.worth(self.ends(value)[0] if self.beyond_doubt else value.value) for value in values)
+        least, most = sorted(map(self.worth, (worst.low, worst.high)))
+        points = min(self.worth(value.value) for value in values)
         return row | {
             "value": round(worst.value, 4),
             "interval": None if unknown else [round(worst.low, 4), round(worst.high, 4)],
@@ -110,9 +102,9 @@ class Check(Bound):
         }
 
     def __str__(self) -> str:
-        """For example ``win/* >= 0.9 beyond doubt``, or ``win/* from 0.3 to 0.5``."""
+        """For example ``win/* >= 0.9``, or ``win/* from 0.3 to 0.5``."""
         way = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
-        return f"{self.metric} {way}{' beyond doubt' if self.beyond_doubt else ''}"
+        return f"{self.metric} {way}"
 
 
 class Exam(Part):
@@ -166,8 +158,7 @@ class Rubric(Part):
 def read_rubric(path: Path) -> Rubric:
     """Read a rubric, and check that its games can be played.
 
-    Raises:
-        ConfigError: names key and value of whatever cannot be used, opponents included.
+    Raises ``ConfigError``: names key and value of whatever cannot be used, opponents included.
     """
     try:
         rubric = Rubric.model_validate(read_plain_yaml(path))
@@ -215,13 +206,8 @@ class Examiner:
     """Grades hand-ins by a rubric.
 
     The result has neither the seed nor a hash that could confirm a guess. But its ``problem`` is the instructor's: an
-    agent that fails may have written anything there. The student's is ``feedback_problem``.
-
-    Args:
-        rubric: the rules.
-        folder: of the rubric, with hidden opponents.
-        originals: players that hand-ins are compared with.
-        limits: of agents.
+    agent that fails may have written anything there. The student's is ``feedback_problem``. Hidden opponents lie in the
+    ``folder`` of the rubric, and hand-ins are compared with ``originals``.
     """
 
     rubric: Rubric
@@ -247,9 +233,8 @@ class Examiner:
     def grade(self, bundle: Path) -> dict[str, Any]:
         """Play all exams and count points.
 
-        Raises:
-            PlayerError: the hand-in cannot be used, or is a known player and refused; see :meth:`refused`.
-            RunError: something else than the hand-in failed.
+        Raises ``PlayerError``: the hand-in cannot be used, or is a known player and refused; see
+        :meth:`refused`; ``RunError``: something else than the hand-in failed.
         """
         rubric = self.rubric
         program = self._checked_kind(bundle)
@@ -300,13 +285,7 @@ class Examiner:
             return self.refused(found.folder, reason_of(error, found.folder, found.name), told)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
-        """Return the result of a hand-in that cannot be played: no points, and the reason.
-
-        Args:
-            bundle: the hand-in.
-            problem: the reason.
-            feedback: the reason that the student may read, if it is another one.
-        """
+        """Return the result of a hand-in that cannot be played: no points, the reason, and the student's."""
         shown = problem if feedback is None else feedback
         return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": shown}
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar, Teams, weights_of
-from multigrid_rl.competition.cup.entries import teams_of
+from multigrid_rl.competition.entries import teams_of
 from multigrid_rl.competition.folders import FolderPart
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root

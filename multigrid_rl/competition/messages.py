@@ -60,10 +60,6 @@ def check_ready(line: bytes) -> None:
 class DoorsProtocol:
     """Protocol 1: red/blue doors, where every seat acts in every step and sees cells; no rewards are told.
 
-    Args:
-        spec: the game.
-        seats: those of one team that the program plays.
-
     Attributes:
         hears: rewards are told.
         idle: (W,) what is done in a game about which nothing is asked.
@@ -150,12 +146,7 @@ class DoorsProtocol:
 class SeatsProtocol(DoorsProtocol):
     """Protocol 2: any game with seats, as protocol 1, but that it tells numbers, legal choices and rewards.
 
-    Args:
-        spec: the game.
-        seats: those of one team that the program plays.
-
-    Raises:
-        PlayerError: seats of a team do not act alike.
+    Raises ``PlayerError``: seats of a team do not act alike.
     """
 
     hears = True

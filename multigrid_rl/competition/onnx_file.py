@@ -97,9 +97,8 @@ def one_of(homes: Mapping[str, Path], seat: str | None) -> Path:
 def write_onnx(source: Path, target: Path) -> str:
     """Write the player of a folder as a file and check it in onnxruntime; returns what was checked.
 
-    Raises:
-        ConfigError: not the name of a new file, or the libraries are missing.
-        PlayerError: a damaged player, or a network of a user's own that has no such form.
+    Raises ``ConfigError``: not the name of a new file, or the libraries are missing; ``PlayerError``: a damaged
+    player, or a network of a user's own that has no such form.
     """
     check_installed()
     if target.suffix != _SUFFIX or target.exists():

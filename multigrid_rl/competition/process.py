@@ -46,9 +46,7 @@ MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
 class ProcessError(RuntimeError):
     """The process failed, or answered something else; the message is one line that says how.
 
-    Args:
-        message: what happened.
-        words: the end of the message: what the process itself wrote, which may be anything.
+    ``words`` are its end: what the process itself wrote, which may be anything.
     """
 
     def __init__(self, message: str = "", words: str = "") -> None:
@@ -70,21 +68,11 @@ class BusyError(RunError):
 
 
 class AgentProcess:
-    """A running agent, in a copy of its files that ends with it: it may write there.
+    """A running agent, in a copy of the files ``parts`` of its folder that ends with it: it may write there.
 
-    Args:
-        command: what to run.
-        parts: the files of its folder.
-        limits: memory and files are limited here, time in :meth:`ask`.
-        seed: of its hash function, where it is Python.
-
-    Attributes:
-        pid: of the process that all its others come from.
-        took_s: seconds of its own that the last answer took.
-
-    Raises:
-        PlayerError: there is no sandbox, and it is not trusted.
-        ScratchError: there is no room for a copy.
+    Memory and files are limited here, time in :meth:`ask`; ``seed`` is of its hash function where it is Python. ``pid``
+    is of the process that all its others come from, ``took_s`` the seconds of its own that the last answer took. Raises
+    ``PlayerError``: there is no sandbox, and it is not trusted; ``ScratchError``: there is no room for a copy.
     """
 
     def __init__(self, command: Sequence[str], parts: Iterable[FolderPart], limits: Limits, seed: int) -> None:
@@ -123,10 +111,9 @@ class AgentProcess:
     def ask(self, message: bytes, seconds: float) -> bytes:
         """Write ``message`` and return the next line of the answer, without its end; afterwards the process is stopped.
 
-        Raises:
-            TooSlowError: no answer within ``seconds`` of its own.
-            BusyError: nor within :data:`WAITING` times as many by the clock.
-            ProcessError: one that is too long or several lines, or its end.
+        Raises ``TooSlowError``: no answer within ``seconds`` of its own; ``BusyError``: nor within
+        :data:`WAITING` times as many by the clock; ``ProcessError``: one that is too long or several lines, or
+        its end.
         """
         self._signal(signal.SIGCONT)
         before, asleep = self._usage.computed_s, 0.0
@@ -263,11 +250,7 @@ def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scr
 
 
 class Usage:
-    """Watches the processes of one agent, and what is written in its sandbox.
-
-    Args:
-        pid: the process that all others come from.
-        limits: what it may use.
+    """Watches the processes of one agent, all of which come from ``pid``, and what is written in its sandbox.
 
     Attributes:
         found: what there was too much of, in words.

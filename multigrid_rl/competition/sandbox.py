@@ -63,8 +63,7 @@ class Limits:
 def sandboxed() -> bool:
     """Return whether agents run in a sandbox: they do, but for a user who trusts them.
 
-    Raises:
-        PlayerError: there is no bubblewrap that works, and agents are not trusted.
+    Raises ``PlayerError``: there is no bubblewrap that works, and agents are not trusted.
     """
     if agents_trusted():
         return False
@@ -101,13 +100,7 @@ def launched(command: Sequence[str], folder: Path, limits: Limits, *, in_sandbox
 
 
 def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[str]:
-    """Return a command that runs ``command`` in a sandbox.
-
-    Args:
-        command: run in a copy of ``folder``.
-        folder: what the agent handed in.
-        disk_mb: size of everything that it may write.
-    """
+    """Return a command that runs ``command`` in a sandbox, in a copy of ``folder``; it may write so many megabytes."""
     # Namespaces of its own for users, processes, network and the rest; everything in it ends with this process.
     arguments = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY]
     arguments += ["--die-with-parent", "--as-pid-1", "--hostname", "agent"]
@@ -147,11 +140,7 @@ def _places() -> dict[Path, bool]:
 
 
 def check_not_bound(*paths: Path) -> None:
-    """Check that agents in a sandbox cannot read what lies at ``paths``.
-
-    Raises:
-        PlayerError: one is within what every agent can read.
-    """
+    """Check that agents in a sandbox cannot read what lies at ``paths``. Raises ``PlayerError``: they can."""
     places = _places()
     for path in paths:
         around = [place for place in places if path.resolve().is_relative_to(place.resolve())]

@@ -17,8 +17,8 @@ from typing import Any
 import ray
 
 from multigrid_rl.cli.app import one_thread
-from multigrid_rl.competition.cup.cup_folder import Pairing
-from multigrid_rl.competition.cup.entries import Entry
+from multigrid_rl.competition.cup_folder import Pairing
+from multigrid_rl.competition.entries import Entry
 from multigrid_rl.competition.folders import FolderPart, Scratch, write_parts
 from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of

@@ -153,6 +153,11 @@ class Course(Strict):
         """The anchor that each hand-in meets first."""
         return self.rookie or self.anchors[0]
 
+    def over(self, now: float) -> bool:
+        """Return whether everything has been kept for as long as the privacy page says."""
+        ends = [each.at.timestamp() for each in self.deadlines]
+        return bool(ends) and now > max(ends) + DAY_S * self.keep_days
+
     @cached_property
     def zone(self) -> ZoneInfo:
         """The class's own time zone."""

@@ -17,16 +17,14 @@ from typing import Any, NamedTuple
 import typer
 from sqlalchemy import func, insert, select, text
 
-from multigrid_rl.competition.cup.cup import play_cup
-from multigrid_rl.competition.cup.cup_folder import Pairing, read_manifest, versions, write_results
-from multigrid_rl.competition.cup.entries import find_entries
-from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.cup import play_cup
+from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions, write_results
+from multigrid_rl.competition.entries import find_entries
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
-from multigrid_rl.competition.sandbox import bwrap_available
+from multigrid_rl.competition.standings import results
 from multigrid_rl.files import csv_text, unfinished
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.serve.course import DAY_S, Course
 from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPairing, is_version, make_tables
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, called
@@ -34,7 +32,6 @@ from multigrid_rl.serve.rating import ladder_of
 from multigrid_rl.serve.supervisor import ServedFolder, links_of, prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.trust import agents_trusted
 
 #: Pairings that ``serve verify`` replays.
 AGAIN = 10
@@ -105,16 +102,6 @@ def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
     return lines, gone
 
 
-def over(course: Course, now: float) -> bool:
-    """Return whether everything has been kept for as long as the privacy page says."""
-    ends = [each.at.timestamp() for each in course.deadlines]
-    return bool(ends) and now > max(ends) + DAY_S * course.keep_days
-
-
-def _remembered(queue: Queue) -> list[int]:
-    return [one.id for one in queue.people() if one.role == "student" and not one.forgotten]
-
-
 def purge(asked: AdminContext) -> dict[str, Any]:
     """Forget the person with an id at once; or who asked for it a week ago, and everybody after ``keep_days``."""
     queue, course = asked.queue, asked.place.course
@@ -124,35 +111,12 @@ def purge(asked: AdminContext) -> dict[str, Any]:
         queue.forget(person.id)
         return {"forgotten": 1, "replays": 0}
     forgotten, replays = queue.purge(), 0
-    if over(course, queue.now()):
-        everybody = _remembered(queue)
+    if course.over(queue.now()):
+        everybody = [one.id for one in queue.people() if one.role == "student" and not one.forgotten]
         for number in everybody:
             queue.forget(number)
         forgotten, replays = forgotten + len(everybody), queue.without_replays()
     return {"forgotten": forgotten, "replays": replays}
-
-
-def doctor(asked: AdminContext) -> dict[str, Any]:
-    """Say what is in the way: no sandbox, no room, overdue hand-ins, files of nobody, jobs that fail."""
-    place, queue = asked.place, asked.queue
-    health, problems = queue.health(), []
-    if not (bwrap_available() or agents_trusted()):
-        problems.append("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
-    if (free := shutil.disk_usage(place.home).free) < 2e9:
-        problems.append(f"{place.home}: {free / 1e9:.1f} GB are free; hand-ins and backups need room")
-    known = set(queue.all(select(HandIn.id)))
-    for path in sorted((place.home / "uploads").glob("*")):
-        if not path.name.isdigit() or int(path.name) not in known:
-            problems.append(f"{path}: of a hand-in that was never received, can be removed")
-    often = [job for job in queue.queue() if job.attempts > 3]
-    problems += [f"job {job.id} ({job.kind}) was begun {job.attempts} times" for job in often]
-    if over(place.course, queue.now()) and _remembered(queue):
-        problems.append(f"keep_days={place.course.keep_days} after the last deadline are over: serve purge")
-    if health["overdue"]:
-        problems.append(f"{health['overdue']:g} hand-ins are in their state for longer than they should be")
-    for line in problems or ["nothing is wrong"]:
-        typer.echo(line)
-    return {**health, "problems": len(problems)}
 
 
 # --- keeping
@@ -308,7 +272,7 @@ def opened(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
 
 
 DEEDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
-    "verify": verify, "doctor": doctor, "backup": backup, "restore": restore, "final": final, "export": export,
+    "verify": verify, "backup": backup, "restore": restore, "final": final, "export": export,
     "links": links, "purge": purge, "freeze": lambda asked: {"frozen": asked.queue.freeze(True)},
     "thaw": lambda asked: {"frozen": asked.queue.freeze(False)},
     "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},

@@ -55,12 +55,13 @@ def desk(ask: Ask) -> Response:
     due, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_TOLD)).order_by(Event.id.desc()).limit(_MOST))
     queue = store.queue()
+    over = store.course.over(store.now()) and any(who.role == "student" and not who.forgotten for who in people)
     return ask.page(
         "desk.html", "Desk", health=store.health(), queue=queue[:_MOST], waiting=len(queue), copies=copies,
         surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=people,
         to_forget=[(who, due[who.id]) for who in people if who.id in due],
         named=lambda text: re.sub(r"(?<![\w/])h(\d+)\b", lambda one: called(ask, int(one[1])), text),
-        frozen=bool(store.setting("frozen")), exports=[*EXPORTS, GRADESCOPE],
+        over=over, frozen=bool(store.setting("frozen")), exports=[*EXPORTS, GRADESCOPE],
         deadlines=[each.name for each in store.course.deadlines] or [""],
     )  # fmt: skip
 

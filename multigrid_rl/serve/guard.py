@@ -1,8 +1,9 @@
-"""What stands before every page: size and time of requests, headers of every answer, connections that say nothing."""
+"""What stands before every page: size, time and pace of requests, headers of answers, connections that say nothing."""
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -32,6 +33,8 @@ PATIENCE_S = 20.0
 CONNECTIONS = 50
 #: Bytes a second below which an upload is not waited for, beyond :data:`PATIENCE_S`.
 SLOWEST = 8_000
+#: People whose pace is remembered; the slowest-filled are forgotten first.
+_MAX_BUCKETS = 10_000
 
 
 class Guard:
@@ -97,6 +100,41 @@ class Guard:
             return message
 
         return counted
+
+
+@dataclass
+class Pace:
+    """How often somebody may do something: ``burst`` at once, and again one every ``every_s`` seconds."""
+
+    burst: float
+    every_s: float
+    clock: Callable[[], float] = time.monotonic  # seconds that only grow
+    _full_at: dict[str, float] = field(default_factory=dict, repr=False)  # by who: when all may be done at once again
+
+    def wait(self, who: str) -> float:
+        """Count one more of ``who``; returns 0, or the seconds to wait first, in which case it does not count."""
+        now = self.clock()
+        full = max(self._full_at.get(who, now), now) + self.every_s
+        if (over := full - now - self.burst * self.every_s) > 1e-9:
+            return over
+        self._full_at.pop(who, None)
+        self._full_at[who] = full  # the latest last
+        if len(self._full_at) > _MAX_BUCKETS:
+            self._full_at = {name: at for name, at in self._full_at.items() if at > now}
+            while len(self._full_at) > _MAX_BUCKETS:
+                self._full_at.pop(next(iter(self._full_at)))
+        return 0.0
+
+
+def same_site(headers: object, host: str) -> bool:
+    """Return whether a request comes from a page of ours, as its browser says.
+
+    Browsers send ``Origin`` with every form, and newer ones ``Sec-Fetch-Site``; a program sends neither.
+    (https://cheatsheetseries.owasp.org/cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.html)
+    """
+    get: Callable[[str], str | None] = headers.get  # type: ignore[attr-defined]
+    site, origin = get("sec-fetch-site"), get("origin")
+    return site in (None, "same-origin", "none") and (origin is None or origin.partition("://")[2] == host)
 
 
 def _bounded(own: list[Any], most: int | None) -> list[Any]:

@@ -13,15 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from multigrid_rl.competition.agents import is_agent
-from multigrid_rl.competition.bundle import read_cards
+from multigrid_rl.competition.bundle import about, read_cards
 from multigrid_rl.competition.copies import Fingerprint, Originals
-from multigrid_rl.competition.cup.cup import check_agents, differs, forfeited, play_pairing
-from multigrid_rl.competition.cup.cup_folder import Meeting, Pairing, meetings, scenario_of
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, by_name, entry_in, watched_in
+from multigrid_rl.competition.cup import check_agents, differs, forfeited, play_pairing
+from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scenario_of
+from multigrid_rl.competition.entries import CupConfig, Entry, by_name, entry_in, watched_in
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
 from multigrid_rl.competition.handed_in import hand_in, hand_ins, reason_of
-from multigrid_rl.competition.inspection import about
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished

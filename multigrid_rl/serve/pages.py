@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 
-from multigrid_rl.serve.client import packed
 from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
-from multigrid_rl.serve.signing import KINDS
+from multigrid_rl.serve.people import KINDS
+from multigrid_rl.serve.serve_commands import packed
 from multigrid_rl.serve.site import Ask, KeptPage, Page, kept_page, unless_same
 from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
@@ -147,37 +147,21 @@ def _is_mine(ask: Ask, hand_in_id: int) -> bool:
 
 
 def entry(ask: Ask) -> Response:
-    """Show one entry: rating, history, opponents."""
+    """Show one entry: rating, opponents."""
     hand_in = ask.found(HandIn)
     if not (ask.teaches or ask.is_ours(hand_in.person_id) or hand_in.id in ladder_of(ask).names):
         raise HTTPException(404)
-    rated = [row for row in ask.site.store.history(hand_in.person_id) if row[1]] if hand_in.person_id else []
     row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
     return ask.page(
         "entry.html", called(ask, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(ask, hand_in),
-        history=drawn_history([(own.at, its) for own, its, _ in reversed(rated)]),
         mine=ask.teaches or ask.is_ours(hand_in.person_id),
         alone=ask.site.store.by_anchors().get(hand_in.id) if ask.teaches else None,
     )  # fmt: skip
 
 
-def drawn_history(rated: list[tuple[float, Any]]) -> dict[str, Any] | None:
-    """Return points of ratings of one's hand-ins over time in a box of 720 by 200, ``None`` for less than two."""
-    if len(rated) < 2:
-        return None
-    scale = Scale.around([rating for _, rating in rated])
-    begin, end = rated[0][0], rated[-1][0]
-
-    def place(at: float, value: float) -> tuple[float, float]:
-        return round(60 + 640 * (at - begin) / ((end - begin) or 1), 1), round(180 - 1.6 * scale.place(value), 1)
-
-    points = [(*place(at, its.rating), place(at, its.low)[1], place(at, its.high)[1], its) for at, its in rated]
-    return {"points": points, "low": scale.low, "high": scale.high, "begin": begin, "end": end}
-
-
 def match(ask: Ask) -> Response:
     """Replay the games of a pairing that were kept."""
-    from multigrid_rl.competition.cup.cup_folder import Pairing  # noqa: PLC0415 - with these comes torch
+    from multigrid_rl.competition.cup_folder import Pairing  # noqa: PLC0415 - with these comes torch
     from multigrid_rl.show import replay, video  # noqa: PLC0415
     from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
 
@@ -359,14 +343,6 @@ def health(ask: Ask) -> Response:
     return JSONResponse({"status": "behind" if late else "ok", **found}, 503 if late else 200)
 
 
-def metrics(ask: Ask) -> Response:
-    """Return the same numbers as Prometheus reads them (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
-    lines: list[str] = []
-    for name, value in ask.site.store.health().items():
-        lines += [f"# TYPE multigrid_rl_{name} gauge", f"multigrid_rl_{name} {json.dumps(value)}"]
-    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
-
-
 #: Everything that students see.
 PAGES = [
     Page("/", ladder, kept=True),
@@ -384,5 +360,4 @@ PAGES = [
     Page("/forget", forget, "student", "POST", "change"),
     Page("/keep", keep, "student", "POST", "change"),
     Page("/health", health),
-    Page("/metrics", metrics),
 ]

@@ -1,12 +1,19 @@
 """People of a course: who is on the roster and what they are called, their access, and how they are forgotten.
 
-A pseudonym is two plain words, which say nothing about a person.
+A pseudonym is a number, which says nothing about a person. A token says who, as what, and until when, under a
+signature (HMAC-SHA-256) with the course's secret. It holds for as long as the person's ``token_version`` in the store
+is the one it was made for: revoking is counting that up.
 """
 
+import base64
+import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Container, Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, or_, select, update
@@ -22,29 +29,58 @@ from multigrid_rl.text import ConfigError, expected
 _FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
 #: Seconds in which somebody who asks to be forgotten may think better of it; how a setting begins that says when.
 FORGET_S, _TO_FORGET = 7 * DAY_S, "forget "
-_HOW = (
-    "amber azure brave brisk bright calm clever coral cosmic crisp daring eager early fair fleet gentle golden grand "
-    "green happy hardy honest humble ivory jade jolly keen kind lively lucid lucky lunar mellow merry mighty misty "
-    "modest noble northern patient plucky polite proud quick quiet rapid ready royal ruby silent silver smooth solar "
-    "spry steady stellar sturdy sunny swift tidy vivid warm wise witty"
-)
-_WHO = (
-    "badger beaver bison bobcat buffalo camel caribou cheetah condor cougar crane cricket dolphin eagle egret elk "
-    "falcon ferret finch fox gazelle gecko gibbon hare hawk heron hornet ibex iguana jackal jaguar kestrel koala lemur "
-    "leopard lion lizard lynx magpie marlin marten moose narwhal newt ocelot orca osprey otter owl panda pelican "
-    "penguin puffin puma quail rabbit raccoon raven robin salmon seal shrew sparrow squid stoat stork swan tapir tiger "
-    "toucan turtle viper walrus weasel whale wolf wombat wren yak zebra"
-)
+#: What a token may be for, and how many seconds it holds: a link in a mail, a client's file, a browser's cookie.
+KINDS = {"link": 200 * DAY_S, "token": 200 * DAY_S, "session": 14 * DAY_S}
+#: What is longer is not looked at.
+_MAX_TOKEN = 400
 
 
-def pseudonym(taken: Container[str]) -> str:
-    """Return a name that nobody has; with a number where all are taken."""
-    for attempt in range(1_000_000):
-        number = f" {attempt // 50}" if attempt >= 50 else ""
-        name = f"{secrets.choice(_HOW.split())} {secrets.choice(_WHO.split())}{number}"
-        if name not in taken:
-            return name
-    raise AssertionError("a million names were taken")
+@dataclass(frozen=True)
+class Signer:
+    """Makes and reads tokens."""
+
+    secret: bytes  # of the course; it is in the store alone
+    clock: Callable[[], float] = time.time  # seconds since 1970
+
+    def issue(self, kind: str, person: int, version: int) -> str:
+        """Return a token of a kind of :data:`KINDS` for a person, to be read by :meth:`read`."""
+        said = f"{int(self.clock() + KINDS[kind])} {version} {person}".encode()
+        return f"{_written(said)}.{_written(self._signature(kind, said))}"
+
+    def read(self, kind: str, token: str) -> tuple[int, int] | None:
+        """Return whose token of this kind it is, and of which version; ``None``: forged, of another kind, or over."""
+        with suppress(ValueError):
+            said, signature = map(_read, token[:_MAX_TOKEN].split("."))
+            if hmac.compare_digest(signature, self._signature(kind, said)):
+                until, version, person = map(int, said.split(b" "))
+                return (person, version) if until > self.clock() else None
+        return None
+
+    def form(self, session: str) -> str:
+        """Return the secret of a session's forms: who can read our pages knows it, and nobody else."""
+        return _written(self._signature("form", session.encode()))
+
+    def form_holds(self, session: str, told: str) -> bool:
+        """Return whether a form came from a page of this session."""
+        return hmac.compare_digest(self.form(session).encode(), told.encode())
+
+    def _signature(self, kind: str, said: bytes) -> bytes:
+        return hmac.digest(self.secret, kind.encode() + b"\0" + said, hashlib.sha256)
+
+
+def _written(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _read(text: str) -> bytes:
+    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if _written(data) != text:  # not lenient: of all ways to write the same bytes one is right
+        raise ValueError(text)
+    return data
+
+
+def _pseudonym() -> str:
+    return f"player {secrets.randbelow(900_000) + 100_000}"
 
 
 class People(Store):
@@ -78,7 +114,7 @@ class People(Store):
             if self._was(session, one.code) in known:  # asked to be forgotten, whatever the roster says
                 continue
             if (person := known.get(one.code)) is None:
-                name = pseudonym(taken)
+                name = next(name for name in iter(_pseudonym, "") if name not in taken)
                 taken.add(name)
                 session.add(Person(**one._asdict(), pseudonym=name))
             else:

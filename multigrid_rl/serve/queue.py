@@ -21,7 +21,7 @@ from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGR
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
-    from multigrid_rl.competition.cup.cup_folder import Pairing
+    from multigrid_rl.competition.cup_folder import Pairing
     from multigrid_rl.serve.rating import Met, Rated
 
 #: Seconds that a lease holds without a heartbeat, and of a heartbeat.

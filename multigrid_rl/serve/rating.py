@@ -1,6 +1,6 @@
 """From all games to the ladder: Bradley-Terry with fixed anchors, free of the order in which games were played. Pure.
 
-The same model as a cup's (``competition.cup.standings``), but for two things. Anchors are rated by the games among them
+The same model as a cup's (``competition.standings``), but for two things. Anchors are rated by the games among them
 alone, and keep their ratings: a ladder that grows does not drift. And intervals are not from a bootstrap but from its
 limit, the sandwich estimate that keeps games of one number together (https://doi.org/10.2307/1912526), for all at once.
 """

@@ -32,9 +32,9 @@ from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.plain import PlayerError
 from multigrid_rl.serve.database import Person
-from multigrid_rl.serve.guard import CONNECTIONS, Guard, patient_protocol
+from multigrid_rl.serve.guard import CONNECTIONS, Guard, Pace, patient_protocol, same_site
+from multigrid_rl.serve.people import Signer
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.signing import Pace, Signer, same_site
 from multigrid_rl.serve.store import Kept, RefusedError
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, one_line

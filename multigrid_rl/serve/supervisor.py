@@ -23,10 +23,11 @@ from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, unreachable
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
 from multigrid_rl.serve.database import Person, make_tables
+from multigrid_rl.serve.people import Signer
 from multigrid_rl.serve.queue import Queue, log
-from multigrid_rl.serve.signing import Signer
 from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
+from multigrid_rl.trust import agents_trusted
 
 #: Of ``prctl``, Linux alone: a signal for this process when its parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -248,12 +249,14 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
     # Torch takes seconds and much memory: pages come first, and do without.
-    from multigrid_rl.competition.sandbox import check_not_bound  # noqa: PLC0415
+    from multigrid_rl.competition.sandbox import bwrap_available, check_not_bound  # noqa: PLC0415
     from multigrid_rl.serve.judge import Judge  # noqa: PLC0415
     from multigrid_rl.serve.worker import Worker  # noqa: PLC0415
 
     place = supervisor.place
     check_not_bound(place.home)
+    if not (bwrap_available() or agents_trusted()):
+        typer.echo("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
     one_thread()
     queue = place.queue()
     about = place.course, place.beside, place.home, queue.secrets()

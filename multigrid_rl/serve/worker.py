@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from multigrid_rl.competition.cup.cup_folder import Pairing
+from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
 from multigrid_rl.competition.handed_in import HandedIn
 from multigrid_rl.competition.process import WAITING

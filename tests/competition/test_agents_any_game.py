@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from agents import RECORDER, agent_of
 from bundles import edit
@@ -21,8 +19,7 @@ from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.messages import Asked, SeatsProtocol
 from multigrid_rl.config.compose import compose, load_scenario
-from multigrid_rl.models.registry import custom
-from multigrid_rl.players.cards import PlayerError, write_player
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
 from multigrid_rl.players.pool import OpponentPool
@@ -300,49 +297,3 @@ def test_card_of_a_stranger_imports_no_game_where_code_is_refused(run, tmp_path,
     refused = complaint(call("evaluate", f"{tmp_path / 'mine'}/", "--opponent", "random", "--episodes", 4))
     assert "code is refused here (--safe), got pettingzoo:own_seats" in refused
     assert "own_seats" not in sys.modules
-
-
-SOURCE = """
-import torch
-from torch import nn
-
-class Sharp(nn.Module):
-    state_size = 0
-
-    def __init__(self, observation_space, outputs, hidden, generator):
-        super().__init__()
-        self.body = nn.Linear(observation_space.shape[0], outputs)
-        nn.init.normal_(self.body.weight, generator=generator)
-        self.value = nn.Linear(1, 1)
-        self.outputs = outputs
-
-    def logits(self, obs):
-        return 1e4 * self.body(obs + 0.05 * torch.arange(obs.shape[1]))
-"""
-
-
-@pytest.mark.slow
-def test_own_network_is_exported_as_an_agent(tmp_path, monkeypatch):
-    (tmp_path / "own_sharp.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    spec = load_scenario("simple-tag").kind.spec
-    (agent,) = place_of(spec).agents(spec, {"agent_0": "prey"}, "dtde", shared=False)
-    architecture = {"name": "own_sharp:Sharp", "hidden": [4]}
-    reads = spaces.Box(-np.inf, np.inf, agent.observation_space.shape)
-    network = custom(architecture["name"], architecture, [reads], 5, 3)
-    source = tmp_path / "source"
-    env = {"package": "pettingzoo", "env_id": spec.env_id}
-    write_player(source, network.state_dict(), {
-        "name": "mine", "architecture": architecture, "actions": 5, "scenario": "simple-tag", "env": env,
-        "observation": {"size": agent.observation_size}, "seats": ["agent_0"], "provenance": {},
-    })  # fmt: skip
-    monkeypatch.setattr("multigrid_rl.runs.players.players_for", lambda *_: {"": source})
-    result = call("export", "run", "--seat", "agent_0", "-o", tmp_path / "agent", "--agent")
-    assert result.exit_code == 0, result.output
-    others = lambda: {seat: place_of(spec).scripted(spec, "random", seat) for seat in spec.seats_of("adversaries")}  # noqa: E731
-    here = play_games(spec, {**load_team(source, spec, "prey"), **others()}, 3, seed=2)
-    sys.modules.pop("own_sharp")
-    there = play_games(spec, {**load_team(tmp_path / "agent", spec, "prey"), **others()}, 3, seed=2)
-    np.testing.assert_array_equal(here.actions, there.actions)
-    assert len(np.unique(here.actions[..., spec.seats.index("agent_0")])) > 1
-    assert importlib.util.find_spec("own_sharp") is not None

@@ -21,10 +21,10 @@ from commands import call
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import Originals, agent_fingerprint, watch
-from multigrid_rl.competition.cup.cup import forfeited
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_copies, find_entries
-from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.cup import forfeited
+from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
+from multigrid_rl.competition.standings import results
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build

@@ -11,7 +11,7 @@ import pytest
 
 from bundles import game_bundle
 from commands import call, complaint
-from multigrid_rl.competition.cup import cup as cups
+from multigrid_rl.competition import cup as cups
 from multigrid_rl.evaluation.cup_results import read_results
 from multigrid_rl.files import data_root
 from multigrid_rl.types import RunError

@@ -15,14 +15,14 @@ import pytest
 
 from agents import agent_of
 from commands import call, complaint
-from multigrid_rl.competition.cup import cup as cups
-from multigrid_rl.competition.cup import cup_folder
-from multigrid_rl.competition.cup import entries as cup_entries
-from multigrid_rl.competition.cup.cup import play_cup
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, find_entries
-from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition import cup as cups
+from multigrid_rl.competition import cup_folder
+from multigrid_rl.competition import entries as cup_entries
+from multigrid_rl.competition.cup import play_cup
+from multigrid_rl.competition.entries import CupConfig, Entry, find_entries
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.standings import results
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from agents import agent_of
 from commands import call
 from multigrid_rl.cli.main import app
-from multigrid_rl.competition.cup import entries as handed_in
-from multigrid_rl.competition.cup.cup import play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in, find_entries
+from multigrid_rl.competition import entries as handed_in
+from multigrid_rl.competition.cup import play_pairing
+from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, find_entries
 from multigrid_rl.competition.folders import ScratchError, remove_tree
 from multigrid_rl.competition.handed_in import entry_name, filed_name
 from multigrid_rl.competition.sandbox import Limits

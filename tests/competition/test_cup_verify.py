@@ -10,7 +10,7 @@ import pytest
 
 from agents import agent_of
 from commands import call, complaint
-from multigrid_rl.competition.cup.cup import KILLED
+from multigrid_rl.competition.cup import KILLED
 from multigrid_rl.files import data_root
 
 

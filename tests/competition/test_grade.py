@@ -19,7 +19,7 @@ from bundles import bundle, vouch
 from commands import call, complaint
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.grade_command import rubric_file
+from multigrid_rl.competition.cup_commands import rubric_file
 from multigrid_rl.competition.grading import Check, Examiner, read_rubric
 from multigrid_rl.competition.measures import Metered
 from multigrid_rl.config.compose import load_scenario
@@ -43,7 +43,7 @@ RUBRIC = {
             "sides": "both",
             "episodes": 400,
             "checks": [
-                {"metric": "win/*", "at_least": 0.9, "beyond_doubt": True, "points": 4},
+                {"metric": "win/*", "at_least": 0.9, "points": 4},
                 {"metric": "episode_len_mean", "at_most": 5, "points": 2},
                 {"metric": "entropy/*", "at_most": 1.0, "points": 1},
                 {"metric": "behaviour/*/key_pickup", "at_least": 0.1, "points": 1},
@@ -235,10 +235,8 @@ def test_shipped_rubric_is_valid():
         ({"from": 0.2, "full": 0.6}, 0.1, 0.0, 0.3, 0.0, False),
         ({"from": 30, "full": 20}, 19, 18, 21, 10.0, False),
         ({"from": 30, "full": 20}, 28, 27, 29, 2.0, False),
-        ({"from": 0.2, "full": 0.6, "beyond_doubt": True}, 0.5, 0.4, 0.7, 5.0, False),
         ({"at_least": 0.5}, 0.51, 0.49, 0.53, 10.0, True),
         ({"at_most": 20}, 20.5, 19.5, 21.5, 0.0, True),
-        ({"at_least": 0.5, "beyond_doubt": True}, 0.51, 0.49, 0.53, 0.0, True),
         ({"at_least": 0.5}, 0.53, 0.51, 0.55, 10.0, False),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multigrid_rl.competition.inspection import about
+from multigrid_rl.competition.bundle import about
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.types import AgentSpec

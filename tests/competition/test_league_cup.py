@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from bundles import edit, make_player
-from multigrid_rl.competition.cup.entries import CupConfig, find_entries
+from multigrid_rl.competition.entries import CupConfig, find_entries
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from multigrid_rl.competition.cup.cup import forfeited
-from multigrid_rl.competition.cup.cup_folder import Pairing, write_results
-from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.standings import ratings, results
+from multigrid_rl.competition.cup import forfeited
+from multigrid_rl.competition.cup_folder import Pairing, write_results
+from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.standings import ratings, results
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import GameSpec
 

@@ -15,8 +15,8 @@ import pytest
 from agents import agent_of
 from commands import call
 from multigrid_rl.competition import folders
-from multigrid_rl.competition.cup.cup import play_pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in
+from multigrid_rl.competition.cup import play_pairing
+from multigrid_rl.competition.entries import CupConfig, Entry, entry_in
 from multigrid_rl.competition.folders import Scratch, remove_leftovers
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.config.compose import load_scenario

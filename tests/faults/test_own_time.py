@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from agents import SPEC, agent_of, play, player_of
-from multigrid_rl.competition import process
-from multigrid_rl.competition.cup import cup
-from multigrid_rl.competition.cup.entries import CupConfig, entry_in
+from multigrid_rl.competition import cup, process
+from multigrid_rl.competition.entries import CupConfig, entry_in
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.episodes import play_games

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from multigrid_rl.competition.cup.cup_folder import Pairing
+from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record
 from multigrid_rl.players.episodes import play_games

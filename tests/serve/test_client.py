@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from multigrid_rl.cli.main import app as program
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.serve import client
+from multigrid_rl.serve import serve_commands as client
 from multigrid_rl.serve.database import HandIn
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError

@@ -179,13 +179,6 @@ def test_freeze_links_and_tables(course, tmp_path):
     assert "s1/results.json" in zipfile.ZipFile(tmp_path / "gradescope.zip").namelist()
 
 
-def test_doctor_finds_what_is_in_the_way(course):
-    (course.with_suffix(".files") / "uploads" / "77").mkdir()
-    result = call("serve", "doctor", course)
-    assert result.exit_code == 0
-    assert "77: of a hand-in that was never received" in result.output
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bundle", "damaged", "zip", "agent"])
 def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeypatch):

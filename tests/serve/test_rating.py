@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multigrid_rl.competition.cup.standings import ratings
+from multigrid_rl.competition.standings import ratings
 from multigrid_rl.metrics import students
 from multigrid_rl.serve.rating import Met, ladder_of
 

@@ -15,7 +15,7 @@ import yaml
 
 from multigrid_rl.serve import desk, pages, upload
 from multigrid_rl.serve.course import Course, HandInQuota
-from multigrid_rl.serve.serve_command import serve
+from multigrid_rl.serve.serve_commands import serve
 from multigrid_rl.serve.site import _AROUND
 
 ROOT = Path(__file__).parents[2]

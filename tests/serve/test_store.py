@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select, text
 
-from multigrid_rl.competition.cup.cup_folder import Pairing
+from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.store import FIRST, RefusedError, seen_by

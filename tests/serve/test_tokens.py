@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from multigrid_rl.serve import guard
-from multigrid_rl.serve.guard import Guard, patient_protocol
-from multigrid_rl.serve.signing import KINDS, Pace, Signer, same_site
+from multigrid_rl.serve.guard import Guard, Pace, patient_protocol, same_site
+from multigrid_rl.serve.people import KINDS, Signer
 
 SIGNER = Signer(b"k" * 32, clock=lambda: 1000.0)
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from commands import call, complaint
-from multigrid_rl.competition.cup.cup_folder import Pairing
-from multigrid_rl.competition.cup.entries import entry_in
+from multigrid_rl.competition.cup_folder import Pairing
+from multigrid_rl.competition.entries import entry_in
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from multigrid_rl.competition.cup.cup import play_cup
-from multigrid_rl.competition.cup.entries import CupConfig, Entry
-from multigrid_rl.competition.cup.standings import results
+from multigrid_rl.competition.cup import play_cup
+from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.competition.sandbox import Limits
+from multigrid_rl.competition.standings import results
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.cup_results import CupResults
 from multigrid_rl.evaluation.replays import record

@@ -269,7 +269,7 @@ def test_closing_names_next_steps(ended, more):
         ("train x.yaml", "did you mean scenario=x.yaml or experiment=x.yaml?"),
         ("train seed=0,1,2", "for several runs seeds=0,1,2 or seeds=0..9, got 0,1,2"),
         ("train scenario.max_steps=50", "got max_steps (did you mean scenario.game.max_steps?)"),
-        ("train max_steps=50", "got max_steps (did you mean scenario.game.max_steps?)"),
+        ("train max_steps=50", "got max_steps (did you mean scenario.game.max_steps or train.until?)"),
         ("train until=abc", "--until: expected a number"),
         ("train resume=/nowhere", "/nowhere: expected a run folder, got none there"),
         ("evaluate hunter mode=greedy", "--mode: expected stochastic, argmax, both, got greedy"),

@@ -13,7 +13,7 @@ import yaml
 
 from commands import call
 from doc_blocks import PAGES, ROOT, Block, Shell, all_blocks, blocks_of
-from multigrid_rl.competition.grade_command import rubric_file
+from multigrid_rl.competition.cup_commands import rubric_file
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -31,7 +31,6 @@ NOT_RUN = {
     r"scenario=unity": "needs Unity's editor: tests/walkers/test_unity.py",
     r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: "
     "tests/imitation/test_outside.py, tests/walkers/test_mlagents.py",
-    r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
     r"ppo_one_file_todo|=my_estimates:gae": "needs the reader's work: tests/smoke/test_one_file.py",
     r"central_critic_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"walker_reward_todo": "needs the reader's work: tests/assignments/test_templates.py",

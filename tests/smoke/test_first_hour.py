@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from commands import call, has_verb
-from multigrid_rl.competition.grade_command import rubric_file
+from multigrid_rl.competition.cup_commands import rubric_file
 from tiny_runs import TINY
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -67,7 +67,7 @@ def test_resumed_run_equals_unbroken_run(tmp_path, kind):
         assert _without_seconds(mine) == _without_seconds(theirs)
 
 
-@pytest.mark.parametrize("kind", ["1v1", "memory", "another package's game"])
+@pytest.mark.parametrize("kind", ["1v1", "memory"])
 def test_checkpoints_by_the_clock_change_no_number(tmp_path, monkeypatch, kind):
     rare, plain = tiny_run(tmp_path / "rare", *KINDS[kind], "train.checkpoint_every=4096")
     monkeypatch.setattr("multigrid_rl.training.loop.CHECKPOINT_S", 0.0)

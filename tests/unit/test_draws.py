@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from multigrid_rl.competition.cup.cup import _outcomes
+from multigrid_rl.competition.cup import _outcomes
 from multigrid_rl.envs.pettingzoo import ZooSpec
 from multigrid_rl.league.snapshots import RunLeague
 from multigrid_rl.metrics import ahead

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
 
-from multigrid_rl.competition.cup.entries import CupConfig, Entry, entry_in
+from multigrid_rl.competition.entries import CupConfig, Entry, entry_in
 from multigrid_rl.competition.folders import write_parts
 from multigrid_rl.competition.handed_in import filed_name
 from multigrid_rl.config.compose import compose, load_scenario
@@ -102,8 +102,7 @@ def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
 def read_manifest(folder: Path) -> Manifest | None:
     """Read the manifest of the cup in ``folder``; ``None`` if it has not begun.
 
-    Raises:
-        PlayerError: the folder has other content, or a damaged file.
+    Raises ``PlayerError``: the folder has other content, or a damaged file.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -121,11 +120,8 @@ def read_manifest(folder: Path) -> Manifest | None:
 def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
     """Write manifest and entries, or check that the cup in ``folder`` has the same settings and add late entries to it.
 
-    An entry that could not play may be replaced: it has no results.
-
-    Raises:
-        PlayerError: other settings, an entry that is gone, or one with results that has changed.
-        OSError: it cannot be written.
+    An entry that could not play may be replaced: it has no results. Raises ``PlayerError``: other settings, an
+    entry that is gone, or one with results that has changed; ``OSError``: it cannot be written.
     """
     before, manifest = read_manifest(folder), Manifest(**vars(config), entries=tuple(entries))
     if before is not None:
@@ -149,9 +145,7 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
 def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     """Return configuration and kept entries of the cup in ``folder``.
 
-    Raises:
-        PlayerError: no cup, or copies of entries that have changed.
-        ConfigError: unknown scenario.
+    Raises ``PlayerError``: no cup, or copies of entries that have changed; ``ConfigError``: unknown scenario.
     """
     before = read_manifest(folder)
     if before is None:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.bradley_terry import MEAN, SCALE, Pairs, strengths
-from multigrid_rl.competition.cup.cup_folder import Pairing
-from multigrid_rl.competition.cup.entries import CupConfig, Entry
+from multigrid_rl.competition.cup_folder import Pairing
+from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
     Earned,
@@ -36,14 +36,8 @@ SURPRISE = 0.2
 def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
     """Fit Bradley-Terry ratings of ``names``, the mean of all is 1000.
 
-    A draw counts half for each side. The bootstrap draws whole game numbers, so the two games from both sides of the
-    board that share a seed stay together.
-
-    Args:
-        names: all entries.
-        games: results of the pairs that played; a pair without games is left out.
-        rng: of the bootstrap.
-        resamples: number of bootstrap samples.
+    A draw counts half for each side, and a pair without games is left out. The bootstrap draws whole game numbers, so
+    the two games from both sides of the board that share a seed stay together.
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if not pairs:

@@ -74,11 +74,8 @@ class Entry:
     def players_of(self, config: "CupConfig", team: str, mixing: str = "") -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
 
-        ``mixing``: see ``AgentPlayer``.
-
-        Raises:
-            PlayerFaultError: an external agent does not start.
-            ScratchError: there is no room for an agent's files.
+        ``mixing``: see ``AgentPlayer``. Raises ``PlayerFaultError``: an external agent does not start;
+        ``ScratchError``: there is no room for an agent's files.
         """
         if self.kind == "scripted":
             yield _scripted(self.name, config, team)
@@ -139,12 +136,10 @@ class CupConfig:
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
     """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
-    Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them.
-    An entry with an error is ``broken``, with its ``problem``; it never raises. In a catalogue of frozen players,
-    those of other scenarios are left out.
-
-    Raises:
-        PlayerError: no such folder, an unknown player, a repeated name, fewer than two entries.
+    Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them. An
+    entry with an error is ``broken``, with its ``problem``; it never raises. In a catalogue of frozen players,
+    those of other scenarios are left out. Raises ``PlayerError``: no such folder, an unknown player, a repeated
+    name, fewer than two entries.
     """
     if not folder.is_dir():
         raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
@@ -188,14 +183,8 @@ def _handed_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
     """Return the entries with what they are copies of, of the catalogue or of each other.
 
-    Args:
-        entries: of a cup.
-        originals: players of the catalogue, and example agents.
-        config: of the cup; agents play its first steps where they have a sandbox, in which they cannot harm the cup.
-        refuse: a copy of an original does not play. Of two similar entries either may be the copy.
-
-    Raises:
-        ScratchError: there is no room for an agent's files.
+    Agents play the cup's first steps where they have a sandbox, in which they cannot harm it. ``refuse``: a copy of an
+    original does not play; of two similar entries either may be the copy. Raises ``ScratchError``: there is no room.
     """
     # Snapshots of one learner are similar, but no copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]

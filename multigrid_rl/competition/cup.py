@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.agents import AgentPlayer
-from multigrid_rl.competition.cup.cup_folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
-from multigrid_rl.competition.cup.entries import UNREADABLE, CupConfig, Entry
+from multigrid_rl.competition.cup_folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
+from multigrid_rl.competition.entries import UNREADABLE, CupConfig, Entry
 from multigrid_rl.competition.handed_in import reason_of
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
@@ -66,11 +66,9 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
 
     ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
 
-    Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing one.
-
-    Raises:
-        PlayerError: ``folder`` contains another cup, or other files; an agent plays, and there is no sandbox.
-        ScratchError, OSError: this machine has no room for results or agents.
+    Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing
+    one. Raises ``PlayerError``: ``folder`` contains another cup, or other files; an agent plays, and there is no
+    sandbox; ``ScratchError``, ``OSError``: this machine has no room for results or agents.
     """
     check_agents(entries)
     begin(config, entries, folder)
@@ -145,8 +143,7 @@ def play_again(
 ) -> Iterator[tuple[Pairing, str]]:
     """Play ``most`` random ones of the ``pairings``, or all, again; yields each with what differs in words, or "".
 
-    Raises:
-        ScratchError, OSError: this machine has no room for agents.
+    Raises ``ScratchError``, ``OSError``: this machine has no room for agents.
     """
     number = len(pairings) if most is None else min(most, len(pairings))
     for before in random.SystemRandom().sample(pairings, number):
@@ -167,10 +164,8 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     """Play all games of a pairing. An entry that fails, or cannot play its side, forfeits the unfinished games.
 
     ``mixed``: agents are told the games by other numbers than in all other pairings, as by boards that they know.
-
-    Raises:
-        ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
-        RunError: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
+    Raises ``ScratchError``: this machine has no room for an agent's files; no entry forfeits for that;
+    ``RunError``: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
     """
     meeting = Meeting(red, blue, side)
     if lacks := lacking(meeting, config):

@@ -1,1 +1,0 @@
-"""The cup: entries, pairings, ratings and ranking."""
