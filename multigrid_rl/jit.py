@@ -49,8 +49,9 @@ class _State:
 
     def __init__(self) -> None:
         self.kept_only = False
-        #: Called when one is missing.
+        #: Called when one is missing; when one was compiled.
         self.missing: Callable[[], None] = _nothing
+        self.compiled: Callable[[], None] = _nothing
         #: Returns whether forms for several threads are still being compiled elsewhere.
         self.busy: Callable[[], bool] = bool
 
@@ -104,6 +105,7 @@ class _KernelFile(IndexDataCacheFile):
         body = self._dump(data)
         with self._open_for_write(self._place(key)) as file:
             file.write(self._digest(key, body) + body)
+        state.compiled()
 
     def _place(self, key: tuple[Any, ...]) -> Path:
         # The last part of the key is a hash of the bytecode: the file of an older version is overwritten.

@@ -5,9 +5,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 
 from multigrid_rl.config.compose import default_run_dir
@@ -32,6 +34,8 @@ from multigrid_rl.types import MultiAgentSpec, RunError
 LOG = logging.getLogger(__name__)
 #: Games against each player that a scenario holds out, when a run has ended.
 HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
+#: Rehearsal of a first start, with those for several threads.
+KERNELS = 85
 
 
 def drive(
@@ -68,7 +72,7 @@ def drive(
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
-    start_compiler(config)
+    start_compiler(config, partial(_compiled, screen))
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:
@@ -108,6 +112,12 @@ def drive(
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
         screen.print(_played_held_out(path), markup=False)
     return verdict
+
+
+def _compiled(screen: Console, count: int) -> None:
+    """Show how many kernels are compiled, in one line that the next one replaces; nothing but on a terminal."""
+    if screen.is_terminal and count <= KERNELS:
+        screen.print(f"compiling {count} of about {KERNELS}", end="\r")
 
 
 def _played_held_out(run: Path) -> str:

@@ -203,6 +203,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
         "Who plays": _players(config, specs, seated),
         "One update: play, then learn": _update(config, sizes, specs),
         "The whole run": _run(config, sizes),
+        "Where it runs": _machine(config),
         "How far it looks, how long it explores": _horizons(config, sizes),
         "What it learns from": _rewards(config),
         "Gates: what must hold": _gates(config, specs),
@@ -277,6 +278,17 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     every = f"one every {train.checkpoint_every:,} steps (train.checkpoint_every) and one at the end"
     larger = "Larger interval: less disk, more lost if the run is killed"
     yield "checkpoints", f"{sizes.checkpoints:,}", f"{every}. {larger}"
+
+
+def _machine(config: RunConfig) -> Iterator[Row]:
+    games, runners, threads = config.scenario.kind.games, config.cluster.runners, config.train.torch_threads
+    who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
+    more = "More: plays faster where cores are free, slower where they are not"
+    yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
+    yield f"{games} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
+    more = "More: little faster on a free machine, much slower on a busy one"
+    meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
+    yield "learner threads", f"{config.learner_threads}", meaning
 
 
 def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:

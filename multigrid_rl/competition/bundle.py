@@ -1,19 +1,26 @@
 """Bundles: a trained player as a folder to hand in. No Ray is needed to play it."""
 
+import json
 import os
 import re
 import shlex
+import sys
+import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-from torch import nn
+import safetensors.torch
+from torch import Tensor, nn
 
+from multigrid_rl.competition import network_agent
 from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished
+from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.players.cards import (
     CARD_FILE,
     MODEL_FILE,
@@ -32,10 +39,13 @@ from multigrid_rl.streams import Streams
 from multigrid_rl.text import expected, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy, Seats, SeatView
+from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
 README_FILE = "README.md"
+#: The program of an agent that plays networks of a user's own.
+_PROGRAM = "agent.py"
 #: The folders of an absolute path, after what may stand before one.
 _FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -139,11 +149,12 @@ def _home(folder: Path, homes: dict[str, Path], alike: tuple[str, ...]) -> Path:
     return homes[own]
 
 
-def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -> dict[str, Card]:
+def export(sources: dict[str, Path], target: Path, *, name: str | None = None, agent: bool = False) -> dict[str, Card]:
     """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
     ``sources`` has the folder of the player under the key ``""``; where several networks play the seats of a team, one
-    for each seat: the new folder holds a bundle for each, then. Raises ``PlayerError``, and writes nothing: the folder
+    for each seat: the new folder holds a bundle for each, then. ``agent``: write an agent that plays them, with the
+    files of their networks' classes. Raises ``PlayerError``, and writes nothing: the folder
     is there already, the name is none, or a player is damaged.
     """
     if os.path.lexists(target):
@@ -155,6 +166,9 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
         with unfinished(target) as whole:  # there is never half a bundle
+            if agent:
+                write_agent(whole, name, cards, weights)
+                return cards
             for part, card in cards.items():
                 values = card.model_dump(exclude={"bytes", "sha256"})
                 values["name"] = f"{name}-{part}" if part else name
@@ -164,6 +178,77 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
+
+
+def write_agent(
+    folder: Path, name: str, cards: Mapping[str, Card], weights: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Write an agent into the new ``folder``.
+
+    Args:
+        folder: of the agent.
+        name: of the agent.
+        cards: as :func:`~multigrid_rl.competition.bundle.read_cards` returns them; their networks have been built.
+        weights: of the same players.
+
+    Raises:
+        PlayerError: a network of this package, which needs no agent, or of a module without a file; a player of
+            an environment without seats, or a folder that is too large.
+        OSError: it cannot be written.
+    """
+    folder.mkdir()
+    rows = []
+    for part, card in cards.items():
+        code = card.architecture["name"]
+        if not CODE.fullmatch(code) or not card.kind.rivals:
+            what = code if card.env is None or card.kind.rivals else card.env.env_id
+            wanted = "a network of your own for the red/blue-door game or another with seats (others play from bundles)"
+            raise PlayerError(expected("--agent", wanted, what))
+        for path, content in _own_files(code.partition(":")[0]).items():
+            if path == Path(_PROGRAM):
+                raise PlayerError(expected("--agent", f"a module with another name than {_PROGRAM}", code))
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+        file = f"{part or 'model'}.safetensors"
+        safetensors.torch.save_file({key: value.contiguous() for key, value in weights[part].items()}, folder / file)
+        distribution = distribution_of(card.action_space, card.architecture.get("bound", "clip"))
+        rows.append({
+            "class": code, "weights": file, "hidden": card.architecture["hidden"], "members": card.members,
+            "bound": getattr(distribution, "bound", None), "seats": card.seats,
+            **card.model_dump(include={"actions"}), **card.observation.model_dump(include={"categories", "size"}),
+        })  # fmt: skip
+    tables: dict[str, Any] = {"networks": rows, "cells": CELL.tolist(), "missions": list(MISSIONS)}
+    tables |= {"swapped": SWAPPED.tolist(), "turned": TURNED.tolist()}
+    (folder / network_agent.NETWORKS_FILE).write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
+    (folder / _PROGRAM).write_bytes(Path(network_agent.__file__).read_bytes())
+    about = f"plays {', '.join(dict.fromkeys(row['class'] for row in rows))}, a network trained with multigrid-rl"
+    (folder / AGENT_FILE).write_text(f"command: [python3, {_PROGRAM}]\nname: {name}\nabout: {about[:200]}\n")
+    read_agent(folder)
+
+
+def _own_files(module: str) -> dict[Path, bytes]:
+    """Return the file of a module and those of the user's own modules that were imported with it, by relative path."""
+    top = _file(sys.modules[module.partition(".")[0]])
+    if top is None:
+        raise PlayerError(expected("--agent", "a module of Python files, packages with an __init__.py", module))
+    root = top.parent.parent if top.name == "__init__.py" else top.parent
+    libraries = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
+    ours = Path(__file__).parents[1]
+    files = {}
+    for name, found in sorted(sys.modules.items()):
+        path = _file(found)
+        if path is None or not path.is_relative_to(root) or path.is_relative_to(ours):
+            continue
+        # Of a folder of installed packages, its own package alone.
+        if name.partition(".")[0] == module.partition(".")[0] or not any(map(path.is_relative_to, libraries)):
+            files[path.relative_to(root)] = path.read_bytes()
+    return files
+
+
+def _file(module: ModuleType) -> Path | None:
+    path = Path(getattr(module, "__file__", None) or "")
+    # Some modules name a file that is none: torch.ops is "_ops.py".
+    return path.resolve() if path.is_absolute() and path.suffix == ".py" and path.is_file() else None
 
 
 def _without_folders(value: Any) -> Any:
@@ -189,7 +274,7 @@ def needs_module(card: Card) -> str | None:
     module = name.partition(":")[0]
     return (
         f"its network {name} is code, which does not lie in this folder: it plays only where Python finds the module "
-        f"{module}, and in no cup; an agent around it plays everywhere (docs/agents.md)"
+        f"{module}, and in no cup; export --agent writes a folder with the code in it, which plays everywhere"
     )
 
 

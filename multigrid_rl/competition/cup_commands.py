@@ -113,6 +113,10 @@ def export(
     scenario: Annotated[
         str | None, typer.Option(help="Of a checkpoint of RLlib's, whose environment has a name of your own.")
     ] = None,
+    agent: Annotated[
+        bool,
+        typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
+    ] = False,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write one file for onnxruntime instead, for programs without torch.")
     ] = False,
@@ -123,8 +127,8 @@ def export(
     from multigrid_rl.runs.players import seat_folders
 
     if onnx:
-        if name is not None:
-            raise refused("--name", "nothing with --onnx, which writes one file", name)
+        if agent or name is not None:
+            raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
             at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
             sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scenario, scratch)
@@ -133,7 +137,10 @@ def export(
         return
     with TemporaryDirectory() as scratch:
         sources = _sources(run, seat, checkpoint, scenario, scratch)
-        cards = bundle.export(sources, output, name=name)
+        cards = bundle.export(sources, output, name=name, agent=agent)
+    if agent:
+        typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
+        return
     for part, card in cards.items():
         plays = ", ".join(card.seats)
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}, plays {plays}")

@@ -12,6 +12,7 @@ import yaml
 from multigrid_rl import tables
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.cards import (
+    CARD_FILE,
     Card,
     PlayerError,
     PlayerFiles,
@@ -23,7 +24,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
-from multigrid_rl.text import expected, shown, unknown
+from multigrid_rl.text import expected, program, shown, unknown
 from multigrid_rl.types import Policy, Seats
 
 #: Players that need no file, in words.
@@ -34,6 +35,11 @@ DESCRIPTIONS = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
+#: What a folder that is no player may hold, and what it is then.
+_BELOW = {
+    **dict.fromkeys(("*/config.yaml", "*/*/config.yaml"), "a folder of runs"),
+    **dict.fromkeys((f"{depth}*/{CARD_FILE}" for depth in ("", "*/", "*/*/")), "a folder of players"),
+}
 
 
 def _scripted(name: str, spec: Seats, seat: str = "") -> Policy:
@@ -182,11 +188,13 @@ class Catalogue:
         for naming in known:
             if (found := naming.find(name)) is not None:
                 return found
+        if name.startswith("hf:"):
+            raise PlayerError(expected("player", "a folder, as `hf download USER/NAME --local-dir FOLDER` makes", name))
         if "/" in name and not os.path.lexists(name):
             wanted = "a name, a folder that is there, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
-            return Path(name)
+            return _player_folder(Path(name))
         forms = [naming.form for naming in known]
         more = ", ".join(["{}, a folder with a frozen player", *forms[:-1]]) + f" or {forms[-1]}"
         raise PlayerError(unknown("player", name, [*self.names(), *(n for way in known for n in way.known())], more))
@@ -272,14 +280,37 @@ class Catalogue:
         return card.strength if card else [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
-        """Add an entry under a new name to the first folder's file, whose comments come first."""
+        """Append an entry under a new name; existing lines stay as they are. Raises :class:`PlayerError`: it cannot."""
         path = self.root / CATALOGUE_FILE
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        players = {"players": {**_parse(path, before), name: entry}}
-        comments = "".join(f"{line}\n" for line in before.splitlines() if line.startswith("#"))
-        text = yaml.safe_dump(players, sort_keys=False, default_flow_style=None, width=120)
-        path.write_text(comments + text, encoding="utf-8")
+        block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
+        lines = "".join(f"  {line}\n" for line in block.splitlines())
+        before = path.read_text(encoding="utf-8") if path.exists() else "players:\n"
+        if self.root not in self._homes.values():
+            # Nothing is listed yet: whatever stands for "no players" gives way to the key, comments stay.
+            kept = [line for line in before.splitlines() if line.startswith("#")]
+            before = "\n".join([*kept, "players:"])
+        after = before.rstrip("\n") + "\n" + lines
+        entries = _parse(path, after)
+        if entries.get(name) != entry:
+            raise PlayerError(expected(path, "a catalogue to which lines can be appended", "another form of yaml"))
+        path.write_text(after, encoding="utf-8")
         self._read()
+
+
+def _player_folder(folder: Path) -> Path:
+    """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs, or nothing."""
+    if not (folder / CARD_FILE).exists():
+        if folder.is_dir() and not any(folder.iterdir()):
+            wanted = f"a folder with a player ({CARD_FILE}) or a run (config.yaml)"
+            raise PlayerError(expected("player", wanted, f"{folder}, an empty one"))
+        if any((folder / file).is_file() for file in tables.CHECKPOINTS):
+            wanted = f"a player, as {program()} export makes one of it"
+            raise PlayerError(expected("player", wanted, f"{folder}, a checkpoint of RLlib's"))
+        for pattern, what in _BELOW.items():
+            inside = next((file.parent for file in sorted(folder.glob(pattern))), None)
+            if inside is not None:
+                raise PlayerError(expected("player", f"one player or run, such as {inside}", f"{folder}, {what}"))
+    return folder
 
 
 def _parse(path: Path, text: str) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
@@ -150,9 +151,12 @@ class MultigridAlgorithm(OwnWays, PPO):
             result["multigrid_rl"] = {**self._columns[self.run.stage], **self.row}
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what is in every result, with the seed of the run."""
-        metrics: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
-        return {**metrics, "config": {**metrics["config"], "seed": self.config.settings.run.seed}}
+        """Return what is in every result; outside a trial of Tune without the whole configuration."""
+        whole = self.is_actor()
+        kind: Any = super() if whole else super(Algorithm, self)  # RLlib's copies the configuration: a millisecond
+        metrics: dict[str, Any] = kind.get_auto_filled_metrics(*args, **kwargs)
+        config = {**metrics["config"], "seed": self.config.settings.run.seed} if whole else {}
+        return {**metrics, "config": config}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state and the run's: counters, gates, games under way."""

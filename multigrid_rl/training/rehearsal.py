@@ -10,6 +10,7 @@ import fcntl
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from multigrid_rl.training.stages import estimator_of, thread_tuner, update_conf
 from multigrid_rl.types import EnvFactory
 from multigrid_rl.world.engine import DoorsEnv
 
+_COMPILED, _NEXT = "compiled", "next"
 #: The one of this process's run.
 _helpers: list[Helper] = []
 
@@ -120,10 +122,11 @@ class Helper:
 
     Args:
         config: the run, pickled.
+        tell: is handed how many are compiled, after each.
     """
 
-    def __init__(self, config: bytes) -> None:
-        self._config = config
+    def __init__(self, config: bytes, tell: Callable[[int], None]) -> None:
+        self._config, self._tell, self._count = config, tell, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = Semaphore(0)
 
@@ -139,8 +142,16 @@ class Helper:
         with suppress(OSError), process:  # it has ended: this process compiles alone
             process.stdin.write(self._config)  # type: ignore[union-attr]
             process.stdin.close()  # type: ignore[union-attr]
-            for _ in process.stdout or ():
-                self._ready.release()
+            for line in process.stdout or ():
+                if line.decode().strip() == _NEXT:
+                    self._ready.release()
+                else:
+                    self.compiled()
+
+    def compiled(self) -> None:
+        """Count one more."""
+        self._count += 1
+        self._tell(self._count)
 
     def wait(self) -> None:
         """Wait until it has compiled what acts; when called again, what learns."""
@@ -152,15 +163,15 @@ class Helper:
         return self._process is not None and self._process.poll() is None
 
 
-def start_compiler(config: RunConfig) -> None:
+def start_compiler(config: RunConfig, tell: Callable[[int], None]) -> None:
     """Let another process compile, too, when the run that starts finds kernels missing on disk."""
     if available_cpus() > 1:
         try:
             pickled = pickle.dumps(config)
         except (pickle.PicklingError, AttributeError, TypeError):  # classes of a user's: this process compiles alone
             return
-        _helpers[:] = [Helper(pickled)]
-        jit.state.missing, jit.state.busy = _helpers[0], _helpers[0].busy
+        _helpers[:] = [Helper(pickled, tell)]
+        jit.state.missing, jit.state.compiled, jit.state.busy = _helpers[0], _helpers[0].compiled, _helpers[0].busy
 
 
 def _main() -> None:
@@ -168,12 +179,13 @@ def _main() -> None:
     config = pickle.load(sys.stdin.buffer)
     with Path(jit.__file__).open() as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        jit.state.compiled = lambda: _say(_COMPILED)
         torch.set_num_threads(1)
         kernels = Rehearsal(config)
         kernels.act()
-        _say_next()
+        _say(_NEXT)
         kernels.learn()
-        _say_next()
+        _say(_NEXT)
         if thread_tuner(config).most > 1:
             set_threads(2)
             kernels.act()
@@ -181,9 +193,9 @@ def _main() -> None:
             kernels.play()
 
 
-def _say_next() -> None:
+def _say(word: str) -> None:
     with suppress(OSError):  # who asked has ended
-        print("next", flush=True)  # noqa: T201 - to the process that asked
+        print(word, flush=True)  # noqa: T201 - to the process that asked
 
 
 if __name__ == "__main__":

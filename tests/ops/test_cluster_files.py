@@ -102,6 +102,15 @@ def test_image_has_all_that_a_wheel_is_built_of():
         assert any(Path(source).is_relative_to(folder) for folder in copied()), source
 
 
+def test_packages_are_installed_before_source():
+    order = [rest for word, rest in instructions() if word in ("COPY", "RUN")]
+    source = next(k for k, rest in enumerate(order) if rest.startswith("multigrid_rl "))
+    installs = [k for k, rest in enumerate(order) if "pip install" in rest and "--requirement" in rest]
+    assert len(installs) == 3  # torch for CPUs or GPUs, and the rest
+    assert max(installs) < source
+    assert copied()[:2] == ["constraints.txt", "pyproject.toml"]
+
+
 def test_extras_hold_what_their_packages_import_and_are_pinned():
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -184,6 +193,21 @@ def test_compose_has_head_and_two_workers_of_one_image(composed):
     assert all(folder in text_of("Dockerfile") for folder in (RUNS, "/home/ray/.ray"))  # owned by who runs there
 
 
+def test_compose_ray_nodes_find_each_other(composed):
+    head, worker = (composed["services"][name] for name in ("head", "worker"))
+    shell, flag, script = head["entrypoint"]
+    assert (shell, flag) == ("sh", "-c")
+    token, _, command = script.partition(" && exec ")
+    assert token == "ray get-auth-token --generate > /dev/null"  # that the volume hands to the workers
+    first, other = started(shlex.split(command)), started(worker["entrypoint"])
+    assert first["head"] is True
+    assert first["block"] is other["block"] is True
+    assert other["address"] == f"head:{first['port']}"
+    assert worker["depends_on"]["head"]["condition"] == "service_healthy"
+    assert first["num_cpus"] == other["num_cpus"] == head["cpus"] == worker["cpus"]
+    assert head["ports"] == [f"127.0.0.1:8265:{first['dashboard_port']}"]
+
+
 def healthy(command: list[str]) -> None:
     """The check asks the address at which Ray's agent answers."""
     assert command[:2] == ["python", "-c"]
@@ -191,6 +215,13 @@ def healthy(command: list[str]) -> None:
     url = re.search(r"http://localhost:(\d+)(\S+?)'", command[2])
     assert int(url[1]) == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
     assert f'"{url[2]}"' in (Path(ray.__file__).parent / "dashboard" / "http_server_agent.py").read_text()
+
+
+def test_compose_checks_ray_health(composed):
+    for service in composed["services"].values():
+        kind, *command = service["healthcheck"]["test"]
+        assert kind == "CMD"
+        healthy(command)
 
 
 def test_compose_trains_on_cluster(composed):
@@ -241,6 +272,19 @@ def test_every_pod_has_same_runs_and_enough_shared_memory(kube):
         assert container["resources"]["requests"] == container["resources"]["limits"]
         for probe in ("readinessProbe", "livenessProbe"):
             healthy(container[probe]["exec"]["command"])
+
+
+def test_rayjob_opens_head_ports_and_starts_ray(kube):
+    cluster = kube["RayJob"]["spec"]["rayClusterSpec"]
+    head = cluster["headGroupSpec"]
+    ports = {port["name"]: port["containerPort"] for port in head["template"]["spec"]["containers"][0]["ports"]}
+    defaults = started(["ray", "start", "--head"])
+    assert ports["dashboard"] == defaults["dashboard_port"]
+    assert ports["gcs-server"] == 6379
+    for group in (head, *cluster["workerGroupSpecs"]):
+        started(["ray", "start", *(f"--{key}={value}" for key, value in group["rayStartParams"].items())])
+    for group in cluster["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
 
 def test_rayjob_trains_on_shared_volume(kube):

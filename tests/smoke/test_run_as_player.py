@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -116,3 +117,10 @@ def test_a_run_that_is_no_player_says_why(runs, tmp_path):
     shutil.copytree(runs / "one", tmp_path / "new", ignore=lambda *_: {"checkpoints"})
     with pytest.raises(PlayerError, match=r"new: expected a run with a checkpoint, got No such file"):
         multigrid_rl.evaluate("hunter", "scenario=1v1", opponent=tmp_path / "new", episodes=2)
+    folder = tmp_path / "rllib"
+    folder.mkdir()
+    (folder / "rllib_checkpoint.json").write_text("{}")
+    with pytest.raises(
+        PlayerError, match=r"multigrid-rl export makes one of it, got .*rllib, a checkpoint of RLlib's$"
+    ):
+        multigrid_rl.evaluate(Path(folder), episodes=2)
