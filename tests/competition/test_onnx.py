@@ -136,7 +136,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     assert file.read_bytes() == before
     assert "ends with .onnx, got" in complaint(call("export", home, "--onnx", "-o", tmp_path / "mine.pt"))
     words = call("export", home, "--onnx", "--name", "x", "-o", tmp_path / "new.onnx")
-    assert "--name: expected nothing with --onnx" in complaint(words)
+    assert "--onnx: expected nothing of --agent" in complaint(words)
     assert "--seat: expected a seat" in complaint(call("export", home, "-o", tmp_path / "copy"))
     for seat in ("red_0", "red_1"):
         bundle(tmp_path / "two" / seat, (seat,))

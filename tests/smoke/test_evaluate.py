@@ -138,8 +138,16 @@ def test_rejects_mistakes_and_writes_nothing(arguments, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_folder_without_a_player_is_told_by_its_missing_card(tmp_path):
-    assert complaint(run(tmp_path)) == f"multigrid-rl: {tmp_path}/card.json: cannot be read: No such file or directory"
+def test_folder_of_runs_is_told_from_player(trained):
+    said = complaint(run(trained.parent))
+    wanted = f"player: expected one player or run, such as {trained}"
+    assert said == f"multigrid-rl: {wanted}, got {trained.parent}, a folder of runs"
+
+
+def test_says_what_a_folder_to_evaluate_holds(tmp_path):
+    said = complaint(run(tmp_path))
+    wanted = "player: expected a folder with a player (card.json) or a run (config.yaml)"
+    assert said == f"multigrid-rl: {wanted}, got {tmp_path}, an empty one"
 
 
 def test_never_overwrites(master):
