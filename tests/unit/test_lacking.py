@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,14 +31,14 @@ def test_known(): raise ValueError
 }
 
 
-@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "several"])
+@pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n", "2"]], ids=["one process", "several"])
 def test_summary_tells_each_reason_once_and_what_enables_it(processes, tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
-    done = subprocess.run(
-        [*command, *processes], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
+    # Plugins of other packages take seconds to import in each process, minutes on a busy machine.
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([*command, *processes], cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     _, _, told = done.stdout.partition("skipped here, and what would enable it")
     lines = [line.strip() for line in told.splitlines()[1:4]]
     assert lines[0] == "3 bubblewrap is not available: apt-get install bubblewrap", done.stdout
