@@ -110,7 +110,8 @@ def test_stock_ppo_as_the_page_builds_it():
 def test_tune_pbt(tmp_path):
     results = example("tune_pbt").main(*TINY, trials=2, iterations=3, every=1, folder=os.fspath(tmp_path))
     assert not results.errors
-    assert {result.metrics["training_iteration"] for result in results} == {3}
+    # One that takes over what another has learned may end on an older report.
+    assert max(result.metrics["training_iteration"] for result in results) == 3
     assert all("gates" in result.metrics for result in results)
 
 
