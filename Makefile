@@ -19,13 +19,15 @@ define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 14) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.14: make PYTHON=python3.11 ...")'
 endef
 
-SCENARIO ?= $(or $(scenario),1v1)
+SCENARIO ?= $(or $(scenario),$(if $(env_id),,1v1))
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
 OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
+# An environment of one's own comes without a scenario.
+GAME = $(if $(SCENARIO),scenario=$(SCENARIO))
 SEEDS ?= 0 1 2
 SEARCH ?= three-stage
 WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
@@ -67,16 +69,16 @@ $(VENV)/.ready-%: $(READY)
 	@touch $@
 
 train: $(READY)  ## make train scenario=1v1 seed=3 train.lr=3e-4 [ARGS="--until 2e6"]
-	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(OTHER_KEYS) $(ARGS)
+	$(BIN)/multigrid-rl train $(GAME) $(OTHER_KEYS) $(ARGS)
 
 search: $(VENV)/.ready-search  ## make search SCENARIO=1v1 SEARCH=three-stage [ARGS="search.broad.trials=80 seed=1"]: values that hold the gates
-	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(OTHER_KEYS) $(ARGS)
+	$(BIN)/multigrid-rl search $(GAME) search=$(SEARCH) $(OTHER_KEYS) $(ARGS)
 
 evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
 	$(BIN)/multigrid-rl evaluate $(WHO) $(KEYS) $(ARGS)
 
 cup: $(READY)  ## make cup FOLDER=submissions SCENARIO=1v1 [ARGS="--with blue-master --with key-runner"]
-	$(BIN)/multigrid-rl cup $(FOLDER) --scenario $(SCENARIO) $(OTHER_KEYS) $(ARGS)
+	$(BIN)/multigrid-rl cup $(FOLDER) $(if $(filter command environment,$(origin SCENARIO) $(origin scenario)),--scenario $(SCENARIO)) $(OTHER_KEYS) $(ARGS)
 
 report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a cup's folder
 	$(BIN)/multigrid-rl report $(RUN) $(KEYS) $(ARGS)
@@ -154,7 +156,7 @@ pictures: $(DEV)  ## the pictures of README and docs from this checkout, 2 minut
 	$(BIN)/python -m tools.pictures $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
-	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(OTHER_KEYS) $(ARGS)
+	$(BIN)/multigrid-rl explain $(GAME) $(OTHER_KEYS) $(ARGS)
 
 results: $(DEV)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
 	$(BIN)/python -m benchmarks.results $(ARGS)

@@ -95,9 +95,6 @@ NAMING_CODE = ("train.dagger.expert", "expert")
 #: Keys of add-ons that a user may write without the part that they belong to.
 SHORT_KEYS: dict[str, str] = {"expert": "train.dagger.expert"}
 
-#: Losses of add-ons' learners that must stay finite.
-LOSSES = ("learner/{}/cloning_loss", "learner/{}/q_loss")
-
 #: What ``init`` may name: where the first weights come from.
 STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
 

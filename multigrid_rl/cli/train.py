@@ -36,7 +36,7 @@ def train(
     many = [word.partition("=")[2] for word in given if word.startswith("seeds=")]
     given = [word for word in given if not word.startswith("seeds=")]
     if web:
-        typed = [word for word in given if word.startswith("tracking=")]
+        typed = [word for word in given if word.startswith("tracking=") and word != "tracking=null"]
         given.append(f"{typed[-1]},web" if typed else "tracking=web")
     if until is not None:
         if not math.isfinite(until) or until != int(until):

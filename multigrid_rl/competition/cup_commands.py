@@ -39,7 +39,7 @@ Trusted = Annotated[
 
 
 def cup(
-    folders: Annotated[list[Path], typer.Argument(metavar="[verify] FOLDER [OVERRIDES]", help=FOLDER)],
+    folders: Annotated[list[str], typer.Argument(metavar="[verify] FOLDER [OVERRIDES]", help=FOLDER)],
     scenario: Annotated[str | None, typer.Option(help="What is played; 1v1, or the run's own, by default.")] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
@@ -71,9 +71,9 @@ def cup(
     from multigrid_rl.competition.entries import CupConfig
 
     one_thread()
-    if len(folders) == 2 and str(folders[0]) == "verify":
+    if len(folders) == 2 and folders[0] == "verify":
         with trusting_agents(trusted):
-            cup_on_screen.verify(folders[1], None if every else AGAIN)
+            cup_on_screen.verify(Path(folders[1]), None if every else AGAIN)
         return
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
         folder, overrides = _only(folders)
@@ -86,17 +86,16 @@ def cup(
         cup_on_screen.play(folder, place, played, config, also or [], allow_copies=allow_copies)
 
 
-def _only(folders: list[Path]) -> tuple[Path, list[str]]:
-    folder, *rest = folders
-    overrides = [str(override) for override in rest]
+def _only(folders: list[str]) -> tuple[Path, list[str]]:
+    folder, *overrides = folders
     for override in overrides:
         key, _, value = override.partition("=")
         if key == "scenario" and value:
             raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", override)
         if not value:
             wanted = "one folder of entries, or verify and the folder of a cup"
-            raise refused("FOLDER", wanted, " ".join(map(str, folders)))
-    return folder, overrides
+            raise refused("FOLDER", wanted, " ".join(folders))
+    return Path(folder), overrides
 
 
 def export(

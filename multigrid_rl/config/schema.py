@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from multigrid_rl.config.network import PSI, WITHOUT_VALUES, ModelConfig, UpdateKeys, networks_with
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
 from multigrid_rl.cores import available_cpus
-from multigrid_rl.tables import SECTIONS, TRACKERS, TRAINERS, find, installed
+from multigrid_rl.tables import SECTIONS, TRACKERS, entries, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import CODE
 
@@ -385,7 +385,7 @@ class RunConfig(Part):
 
 def trainer_of(name: str) -> Any:
     """Return the :class:`~multigrid_rl.training.trainers.Trainer` of that name. Raises ``ConfigError``."""
-    known = {**TRAINERS, **installed("trainers")}
+    known = entries("trainers")
     if name not in known:
         raise ConfigError(expected("train.trainer", f"one of {', '.join(known)}", name))
     return find(known, name)

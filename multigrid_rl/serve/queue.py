@@ -170,12 +170,13 @@ class Queue(People):
             programs = [each for each in who if each is not None and each.kind != "frozen" and each.person_id]
             if row is None or not programs:
                 return
+            this_job = f"job {row.id} of {row.at!r}"  # SQLite gives the number of a job that is done to a later one
             for each in programs:
-                self.note(session, STUCK, f"job {job.id}", hand_in=each.id)
+                self.note(session, STUCK, this_job, hand_in=each.id)
             session.flush()
             ours = select(Event).where(Event.kind == STUCK, Event.hand_in_id.in_([each.id for each in programs]))
             notes = list(session.scalars(ours))
-            if sum(note.text == f"job {job.id}" for note in notes) > len(programs):
+            if sum(note.text == this_job for note in notes) > len(programs):
                 times = Counter(note.hand_in_id for note in notes)
                 worst = max(programs, key=lambda each: times[each.id])
                 session.delete(row)

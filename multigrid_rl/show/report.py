@@ -20,6 +20,7 @@ from multigrid_rl.show.reference import build_reference, curves_of
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.show.words import metric_title, unit_of
+from multigrid_rl.tables import PAGES, find
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import warnings_on_screen
 
@@ -40,15 +41,16 @@ def write_report(
     if is_cup(folder):
         if games is not None:
             raise ConfigError(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", games))
-        return write_cup_report(folder, output, force=force)
+        return find(PAGES, "cup")(folder, output, force=force)
     if (folder / SEEDS_FILE).is_file():
-        return write_seeds_report(folder, output, force=force)
+        return find(PAGES, "seeds")(folder, output, force=force)
     if not (folder / "metrics.jsonl").is_file():
         wanted = "the folder of a run, of seeds or a cup"
         raise ConfigError(expected(folder, wanted, "none of metrics.jsonl, seeds.json, results.json"))
     with warnings_on_screen():
         reference = curves_of(read_run(folder))
-        return write_run_report(folder, output, force=force, games=games, reference=reference, films=films)
+        write = find(PAGES, "run")
+        return write(folder, output, force=force, games=games, reference=reference, films=films)
 
 
 def write_run_report(

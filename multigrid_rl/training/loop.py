@@ -16,7 +16,7 @@ from multigrid_rl.models.registry import actor_of
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, newest_good, prune, read_state, seal, write_state
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.tables import LOSSES, load
+from multigrid_rl.tables import load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import card_of
@@ -31,14 +31,6 @@ _REPORTED = ("report_episodes", "episode_len_mean", "return_mean/", "win/")
 QUIET_STEPS = 2_000
 #: Iterations in a row with something that is not finite after which a run ends.
 PATIENCE = 10
-_QUANTITIES = (
-    "entropy/{}",
-    "learner/{}/policy_loss",
-    *LOSSES,
-    "learner/{}/vf_loss",
-    "learner/{}/grad_norm",
-)
-_DROPPED = "learner/{}/dropped_updates"
 #: Tensors by name, by module.
 Weights = Mapping[str, Mapping[str, Any]]
 
@@ -300,16 +292,24 @@ class Divergence:
 
 def _not_finite_in(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
     """Yield what is not finite in a row, in words, causes first."""
+    learned: dict[str, list[str]] = {}
+    for name in row:
+        if name.startswith("learner/"):
+            learned.setdefault(name.split("/")[1], []).append(name)
     # A network that took no part in this iteration has no step size in the row, and its other values have no meaning.
-    modules = [name.split("/")[1] for name, value in row.items() if name.endswith("/lr") and value is not None]
+    modules = [module for module in learned if row.get(f"learner/{module}/lr", 0.0) is not None]
     for module in modules:
         if module in lost_returns:
             yield f"the training reward of {module} (train.shaping, train.bonus)"
     for module in modules:
-        names = [pattern.format(module) for pattern in _QUANTITIES]
-        yield from (name for name in names if name in row and (row[name] is None or not math.isfinite(row[name])))
-        if row.get(_DROPPED.format(module)):
-            yield names[-1]
+        norm = f"learner/{module}/grad_norm"
+        losses = [name for name in learned[module] if name.endswith("_loss")]
+        for name in (f"entropy/{module}", *losses, norm):
+            value = row.get(name, 0.0)
+            if value is None or not math.isfinite(value):
+                yield name
+        if row.get(f"learner/{module}/dropped_updates"):
+            yield norm
 
 
 def not_finite(weights: Weights) -> str | None:

@@ -137,7 +137,7 @@ class TrainingRun:
             spent |= {name: spent.get(name, 0.0) + s / len(experience) for name, s in part.seconds.items()}
         spent |= learned.pop(SECONDS, {})
         self.learned = learned
-        self.gradient_steps += int(max((metrics["gradient_steps"] for metrics in learned.values()), default=0))
+        self.gradient_steps += int(max((metrics.get("gradient_steps", 0) for metrics in learned.values()), default=0))
         if self.stall is not None:
             self.stall.take(learned)
         league = {} if self.league is None else self.league.take(self.finished)

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from commands import call
 from composing import refusal
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, keyword_overrides
@@ -237,3 +238,14 @@ def _track_twice(kind, folder):
             tracker.row(row)
         tracker.end(None)
     assert tracker._on
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"), [((), "web"), (("tracking=null",), "web"), (("tracking=csv",), "csv,web")]
+)
+def test_web_is_one_more_tracker(monkeypatch, typed, wanted):
+    asked = []
+    run = tables.load("multigrid_rl.cli.train:train").__globals__
+    monkeypatch.setitem(run, "run_training", lambda words: asked.extend(words) or {"ended": "", "held": True})
+    assert call("train", "--web", *typed).exit_code == 0
+    assert asked[-1] == f"tracking={wanted}"

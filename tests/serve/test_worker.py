@@ -77,6 +77,22 @@ def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(st
     assert (row.state, row.counts, row.faults, len(checks)) == ("rated", True, 0, 9)
 
 
+def test_hangs_of_two_jobs_that_share_a_number_are_not_added_up(store, adept):
+    one, two = (store.hand_in(store.person_by_code(code).id, adept) for code in ("s1", "s2"))
+    for other, at in ((two.id, 1.0), (0, 2.0)):
+        job = Job(
+            id=9_001, kind="pair", lane="program", priority=0, hand_in_id=one.id, other_id=other, at=at, worker="w"
+        )
+        with store.writing() as session:
+            session.add(job)
+            session.flush()
+            session.expunge(job)
+        store.stuck(job)
+        with store.writing() as session:
+            session.delete(session.get(Job, job.id))
+    assert (store.get(HandIn, one.id).state, store.get(HandIn, one.id).faults) == ("received", 0)
+
+
 def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept):
     do_all(Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES))
     rows = [store.hand_in(store.person_by_code(code).id, adept) for code in ("s1", "s2")]

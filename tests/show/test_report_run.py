@@ -6,15 +6,18 @@ import html
 import json
 import re
 import shutil
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from composing import refusal
+from multigrid_rl import tables
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.reference import build_reference
-from multigrid_rl.show.report import write_run_report
+from multigrid_rl.show.report import write_report, write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.text import ConfigError
@@ -149,6 +152,12 @@ def test_page_size_of_long_run(tmp_path):
 
 
 # --- files
+
+
+def test_page_of_a_run_is_an_entry(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "not_ours", SimpleNamespace(write=lambda folder, output, **_: folder / "ours.txt"))
+    monkeypatch.setitem(tables.PAGES, "run", "not_ours:write")
+    assert write_report(write_run(tmp_path / "run"), None).name == "ours.txt"
 
 
 def test_rewrites_only_its_own_report(tmp_path):

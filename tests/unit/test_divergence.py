@@ -33,6 +33,7 @@ def algorithm(weights=FINITE, lost_returns=()):
         ({"policy_loss": None}, "learner/red_0/policy_loss"),
         ({"vf_loss": float("inf")}, "learner/red_0/vf_loss"),
         ({"grad_norm": None}, "learner/red_0/grad_norm"),
+        ({"walking_loss": None}, "learner/red_0/walking_loss"),  # of a trainer of somebody's own
         ({"dropped_updates": 1.0}, "learner/red_0/grad_norm"),  # in an earlier minibatch than the last
     ],
 )
@@ -41,6 +42,11 @@ def test_warns_once(tmp_path, caplog, changes, named):
     for k in range(4):
         watch.check(row(1024 + k, **changes), *algorithm())
     assert [(r.levelno, r.message) for r in caplog.records] == [(logging.WARNING, f"step 1,024: {named} is not finite")]
+
+
+def test_watches_trainers_without_a_step_size(tmp_path, caplog):
+    Divergence(tmp_path).check({"env_steps": 512, "learner/red_0/my_loss": None}, *algorithm())
+    assert caplog.messages == ["step 512: learner/red_0/my_loss is not finite"]
 
 
 def test_names_non_finite_reward_as_cause(tmp_path, caplog):
