@@ -3,6 +3,7 @@
 import logging
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,19 +39,21 @@ def write_report(
     folder: Path, output: Path | None, *, force: bool = False, games: int | None = None, films: bool = True
 ) -> Path:
     """Write the page of a run, of seeds or of a cup; arguments as below. Raises ``ConfigError``, also for neither."""
+    kind, more = "run", dict[str, Any](games=games, films=films)
     if is_cup(folder):
+        kind, more = "cup", {}
         if games is not None:
             raise ConfigError(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", games))
-        return find(PAGES, "cup")(folder, output, force=force)
-    if (folder / SEEDS_FILE).is_file():
-        return find(PAGES, "seeds")(folder, output, force=force)
-    if not (folder / "metrics.jsonl").is_file():
+    elif (folder / SEEDS_FILE).is_file():
+        kind, more = "seeds", {}
+    elif not (folder / "metrics.jsonl").is_file():
         wanted = "the folder of a run, of seeds or a cup"
         raise ConfigError(expected(folder, wanted, "none of metrics.jsonl, seeds.json, results.json"))
     with warnings_on_screen():
-        reference = curves_of(read_run(folder))
-        write = find(PAGES, "run")
-        return write(folder, output, force=force, games=games, reference=reference, films=films)
+        if kind == "run":
+            more["reference"] = curves_of(read_run(folder))
+        written: Path = find(PAGES, kind)(folder, output, force=force, **more)
+    return written
 
 
 def write_run_report(
