@@ -144,31 +144,16 @@ def preflight(
         threads: of networks, in words.
         changed: what was set, as ``advice.settings`` tells it.
     """
-    train, game = config.train, config.scenario.game
-    # What is not the usual is named: a reader of a log should not have to open config.yaml.
-    recipe, values = recipe_of(config), sum(" instead of " in line for line in changed)
-    if config.experiment is not None and values:
-        recipe += f", with {values} value{'s' * (values > 1)} changed"
-    named, default = {"train.model": config.model.name, **train.functions}, ("ppo", "squared", "gae")
-    own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
-    recipe += "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
+    train = config.train
     lines = [f"set:      {value}" for value in changed]
-    lines += [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    lines.append(f"recipe:   {_recipe_in_words(config, changed)}")
+    lines.append(f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})")
     known = expectation(config)
     lines += [] if known is None else [f"expect:   {known}"]
-    if game is None:
+    if config.scenario.game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
         lines.append(f"env_id:   {config.scenario.env_id}{given}")
-    for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
-        made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
-        measured = next((row for row in player.strength if row.opponent == "random"), None)
-        strength = "strength not measured"
-        if measured is not None:
-            strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
-        turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
-        lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
-    if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
-        lines.append("slow:     every step waits for an agent's process; our own players answer many times as fast")
+    lines += _opponents(seated)
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
@@ -179,12 +164,7 @@ def preflight(
     lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
     learner = f"learner:  {threads}, {config.learner_threads} of torch"
     lines += trainer_of(train.trainer).describe(config, learner, config.scenario.kind.games)
-    for k, stage in enumerate(config.curriculum):
-        ends = [f"after {stage.steps:,} steps"] if stage.steps else []
-        ends += ["when its gates are held"] if stage.held else []
-        seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
-        against = f" against {seats}" if seats else ""
-        lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
+    lines += _stages(config)
     counted = trainer_of(train.trainer).counts[1]
     whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{whole})")
@@ -194,6 +174,40 @@ def preflight(
         bound = f"a window of at most {most:,} steps, or a larger train.until"
         lines.append(f"warning:  scenario.gates: {', '.join(late)} cannot be held in this run, which needs {bound}")
     return lines
+
+
+def _recipe_in_words(config: RunConfig, changed: Sequence[str]) -> str:
+    """Name the recipe, and what is not the usual: a reader of a log should not have to open config.yaml."""
+    recipe, values = recipe_of(config), sum(" instead of " in line for line in changed)
+    if config.experiment is not None and values:
+        recipe += f", with {values} value{'s' * (values > 1)} changed"
+    named, default = {"train.model": config.model.name, **config.train.functions}, ("ppo", "squared", "gae")
+    own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
+    return recipe + "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
+
+
+def _opponents(seated: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each player of each seat, and whether they slow games down."""
+    for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
+        made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
+        measured = next((row for row in player.strength if row.opponent == "random"), None)
+        strength = "strength not measured"
+        if measured is not None:
+            strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
+        turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
+        yield f"opponent: {player.name} on {seat} ({turns}{made}; {strength})"
+    if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
+        yield "slow:     every step waits for an agent's process; our own players answer many times as fast"
+
+
+def _stages(config: RunConfig) -> Iterator[str]:
+    """Yield a line for each stage of a curriculum."""
+    for k, stage in enumerate(config.curriculum):
+        ends = [f"after {stage.steps:,} steps"] if stage.steps else []
+        ends += ["when its gates are held"] if stage.held else []
+        seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
+        against = f" against {seats}" if seats else ""
+        yield f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins"
 
 
 def recipe_of(config: RunConfig) -> str:
