@@ -231,11 +231,11 @@ GALLERY = {
     "blue-rookie": ("random", "the first opponent, from 140,000 steps against random", "scenario=1v1"),
     "blue-adept": ("blue-rookie", "the opponent of the first hour", "scenario=1v1"),
     "blue-master": ("blue-adept", "from 4 million steps against four players", "scenario=1v1"),
-    "blue-grandmaster": ("blue-master", "a GRU, from 16 million steps in a league", "scenario=1v1"),
+    "blue-grandmaster": ("blue-master", "a GRU, from 52 million steps in leagues", "scenario=1v1"),
     "2v2-rookie": ("random", "a team's first opponent", "scenario=2v2"),
     "2v2-adept": ("2v2-rookie", "from 1.5 million steps against three teams", "scenario=2v2"),
     "2v2-master": ("2v2-adept", "from 8 million steps in a league", "scenario=2v2"),
-    "cheetah-expert-2": (None, "HalfCheetah, who shows imitation learners how to run", "scenario=halfcheetah"),
+    "cheetah-expert-2": (None, "HalfCheetah, an expert for imitation learning", "scenario=halfcheetah"),
 }
 
 
