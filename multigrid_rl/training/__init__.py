@@ -1,1 +1,1 @@
-"""The training loop, the stages of a run, how a run starts and resumes."""
+"""The training loop, the stages of a run, what a run says of itself on the screen."""

@@ -1,1 +1,1 @@
-"""The game: batched engine, rendering, PettingZoo and Gymnasium faces. No torch, no ray."""
+"""The game: batched engine, rendering, PettingZoo face. No torch, no ray."""
