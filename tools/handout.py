@@ -135,7 +135,7 @@ def write(number: int, target: Path, home: str) -> list[str]:
     templates = [name for name in files if name.endswith("_todo.py")]
     others = [name for name in files if name.startswith("check_")]
     checks = [f"python {other} {name}" for other in others for name in templates] or [f"python {t}" for t in templates]
-    rubric = next(Path(name).stem for name in files if name.endswith(".yaml"))
+    rubric = next(path.stem for path in handed(text) if path.parent.name in ("rubrics", "grade"))
     names = {*files}
     files["README.md"] = sheet = sheet_of(text, names, source.stem, home)
     notebook = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))

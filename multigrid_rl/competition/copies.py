@@ -109,7 +109,7 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAn
     """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
 
     It plays ``team`` against scripted players; a fault of it ends the games. Returns what it answered before, in the
-    first 200 games; ``None``: nothing.
+    first 400 games; ``None``: nothing.
     """
     spec = replace(spec, max_steps=STEPS)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != team]

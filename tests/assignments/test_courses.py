@@ -45,7 +45,7 @@ TYPED = sorted({(page.name, line) for page in PAGES for line in commands(page)})
 
 def check_training(words):
     """Compose what ``train`` and ``explain`` would."""
-    compose([OWN.get(word, word) for word in words if word != "experiment=walker.yaml"])
+    compose([OWN.get(word, word) for word in words if word != "experiment=imported.yaml"])
 
 
 def check_make(line):
