@@ -60,7 +60,6 @@ class Run(os.PathLike[str]):
         return str(self.path)
 
     def __repr__(self) -> str:
-        """Show the folder."""
         return f"Run({str(self.path)!r})"
 
     @property

@@ -104,10 +104,8 @@ def exists(path: Path) -> bool:
 def unfinished(path: Path) -> Iterator[Path]:
     """Yield a place to write the file or folder ``path`` to, which gets its name when the block ends well.
 
-    What was at ``path`` stays until then. After a failure nothing is left, after a kill a hidden folder at most.
-
-    Raises:
-        OSError: it cannot be written or renamed.
+    What was at ``path`` stays until then. After a failure nothing is left, after a kill a hidden folder at most. Raises
+    ``OSError``: it cannot be written or renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     exists(path)  # a name that is too long is refused before the work

@@ -132,7 +132,6 @@ class GateKeeper:
         Args:
             now: environment steps, updates and seconds so far; steps must grow from report to report.
             episodes: how many finished episodes the values are over; under ``min_episodes`` the report is not taken.
-            values: metric name to value.
 
         Raises:
             KeyError: a gate's metric is missing.

@@ -87,7 +87,6 @@ class _KernelFile(IndexDataCacheFile):
         self._beside = Path(function.__code__.co_filename).parent / "__pycache__"
 
     def load(self, key: tuple[Any, ...]) -> Any:
-        """Return what was saved for ``key``, or ``None``."""
         own = self._place(key)
         for place in (own, self._beside / own.name):
             with suppress(OSError):

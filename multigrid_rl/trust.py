@@ -81,8 +81,7 @@ def check_code(key: object, names: Iterable[str], what: str) -> None:
         names: of code: ``module:name``, or the folder of a program.
         what: what it could name instead.
 
-    Raises:
-        ConfigError: code is refused, see :func:`safe`.
+    Raises ``ConfigError``: code is refused, see :func:`safe`.
     """
     for name in names:
         if safe():
@@ -133,8 +132,7 @@ def look_in_working_folder() -> None:
 def import_object(key: str, path: str, what: str = "module:function") -> Any:
     """Import ``module:name`` from Python's path, then from the working folder.
 
-    Raises:
-        ConfigError: no such module, or nothing of that name in it that can be called.
+    Raises ``ConfigError``: no such module, or nothing of that name in it that can be called.
     """
     module, _, name = path.partition(":")
     if not CODE.fullmatch(path) or module.endswith(".py"):

@@ -263,8 +263,7 @@ def refused(key: object, wanted: str, got: object) -> typer.Exit:
 def ended_by_signals(hint: str = "") -> Iterator[None]:
     """Let SIGTERM and a closed terminal end the block as Ctrl-C does, with all its cleaning up.
 
-    Args:
-        hint: printed when the block is interrupted.
+    ``hint``: printed when the block is interrupted.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

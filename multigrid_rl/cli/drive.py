@@ -49,8 +49,6 @@ def drive(
     """Build RLlib's algorithm of a run, drive it from the start or from a checkpoint, and return the verdict.
 
     Args:
-        config: the run.
-        path: its folder.
         start: where it goes on; ``None``: it is new.
         callback: takes each row; a true answer ends the run after this iteration.
         changed: what was set, as ``advice.settings`` tells it.
@@ -137,8 +135,7 @@ def _played_held_out(run: Path) -> str:
 def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Checkpoint | None) -> Iterator[RunFolder]:
     """Open the folder of a run, closed at the end; a new one that nothing was reported to is removed after an error.
 
-    Raises:
-        ConfigError: another process has made it meanwhile, or writes to it.
+    Raises ``ConfigError``: another process has made it meanwhile, or writes to it.
     """
     try:
         folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))

@@ -121,11 +121,9 @@ def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | Non
 
     Args:
         overrides: of ``train``. A ``run_dir`` that exists must be the folder of seeds with the same overrides.
-        seeds: which.
         at_once: processes, instead of one for each core that no env runner takes.
 
-    Raises:
-        ConfigError, PlayerError: before anything runs, with one line.
+    Raises ``ConfigError``, ``PlayerError``: before anything runs, with one line.
     """
     words = [word for word in overrides if not word.startswith("run_dir=")]
     config = compose([*overrides, f"seed={seeds[0]}"])
@@ -256,7 +254,6 @@ class Processes:
     Args:
         function: ``module:name``; it takes an argument, and what it tells notes with.
         arguments: by name of the call; they are pickled.
-        at_once: processes.
         log: file to which everything is added that calls print.
     """
 

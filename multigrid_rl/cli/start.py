@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def run_training(overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
     """Train as the overrides say and return the verdict.
 
-    Args:
-        overrides: ``key=value``.
-        callback: takes each row of ``metrics.jsonl`` once it is written; a true answer ends the run.
+    ``callback``: takes each row of ``metrics.jsonl`` once it is written; a true answer ends the run.
 
     Raises:
         ConfigError, PlayerError: before training starts, with one line.

@@ -196,7 +196,6 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self._process = None
 
     def __exit__(self, *error: object) -> None:
-        """End the process."""
         self.close()
 
     def initial_state(self, games: int) -> NDArray[np.intp]:

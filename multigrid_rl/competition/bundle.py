@@ -185,11 +185,7 @@ def write_agent(
 ) -> None:
     """Write an agent into the new ``folder``.
 
-    Args:
-        folder: of the agent.
-        name: of the agent.
-        cards: as :func:`~multigrid_rl.competition.bundle.read_cards` returns them; their networks have been built.
-        weights: of the same players.
+    ``cards``: as :func:`~multigrid_rl.competition.bundle.read_cards` returns them; their networks have been built.
 
     Raises:
         PlayerError: a network of this package, which needs no agent, or of a module without a file; a player of

@@ -178,10 +178,7 @@ def _learned(choices: NDArray[np.int8]) -> bool:
 class Originals:
     """Players that hand-ins are compared with: those of a catalogue, the example agents, and earlier hand-ins.
 
-    Args:
-        spec: the game.
-        catalogue: those of it that play the game.
-        earlier: folders of hand-ins; those that cannot be played are left out.
+    ``earlier``: folders of hand-ins; those that cannot be played are left out.
     """
 
     #: What programs do is compared, too: they must play for it.
@@ -237,7 +234,6 @@ class Originals:
         """Return the players that this one is a copy of, or a near copy, the closest first.
 
         Args:
-            own: the fingerprint.
             others: players that it is compared with, besides these originals.
             watched: what the agent whose fingerprint it is answered, by the team that it played.
             load: returns one of ``others`` with its networks, where these would be too large to be kept together.

@@ -33,11 +33,7 @@ KILLED = "the cup was killed while it played this"
 
 
 class Conduct:
-    """What agents have cost a cup so far.
-
-    Args:
-        config: of the cup.
-    """
+    """What agents have cost a cup so far."""
 
     def __init__(self, config: CupConfig) -> None:
         self._config = config

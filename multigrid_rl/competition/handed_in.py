@@ -48,9 +48,7 @@ class HandedIn(NamedTuple):
 def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
     """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
 
-    Args:
-        folder: of a class.
-        scratch: where zip files are unpacked.
+    ``scratch``: where zip files are unpacked.
 
     Raises:
         PlayerError: no such folder, or nothing in it.

@@ -45,10 +45,7 @@ class Metered:
     """A frozen player whose entropy is added up while it plays: in nats, of its own distribution, per decision.
 
     A team's joint action counts as one decision: the sum over its living seats, as in training (``entropy/<module>``).
-
-    Args:
-        player: the player.
-        asked: a check names the entropy; else a head without probabilities plays, too.
+    ``asked``: a check names the entropy; else a head without probabilities plays, too.
     """
 
     def __init__(self, player: FrozenPlayer, *, asked: bool = True) -> None:
@@ -67,8 +64,7 @@ class Metered:
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Return actions (N,), of a team (N, C), exactly those of the player.
 
-        Raises:
-            PlayerError: network outputs that are no distribution, because of too large weights or of the head.
+        Raises ``PlayerError``: network outputs that are no distribution, because of too large weights or of the head.
         """
         outputs, state = self.player.outputs(view, state)
         drawn = self.player.choose(outputs, rng)

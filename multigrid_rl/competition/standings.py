@@ -198,7 +198,6 @@ def rules(config: CupConfig) -> list[str]:
 
 
 def _teams(config: CupConfig) -> list[str]:
-    """Return what the sides of a pairing are called."""
     return list(config.sides) if len(config.sides) <= 2 else ["alone", "others"]
 
 

@@ -241,11 +241,8 @@ def whole_scenario(name: str) -> dict[str, Any]:
 def recipe_values(recipe: str) -> dict[str, Any]:
     """Return the values that a recipe stands for by dotted key, groups first.
 
-    Args:
-        recipe: name of one in ``configs/``, or path of a file.
-
-    Raises:
-        ConfigError: it cannot be read, is no recipe, or names code where that is refused.
+    ``recipe``: name of one in ``configs/``, or path of a file. Raises ``ConfigError``: it cannot be read, is no recipe,
+    or names code where that is refused.
     """
     configs = data_root() / "configs"
     shipped = files_of("experiment")
@@ -278,8 +275,7 @@ def recipe_values(recipe: str) -> dict[str, Any]:
 def read_scenario(file: str) -> dict[str, Any]:
     """Return the content of a scenario's file outside of ``configs/``.
 
-    Raises:
-        ConfigError: it cannot be read, or names code where that is refused.
+    Raises ``ConfigError``: it cannot be read, or names code where that is refused.
     """
     try:
         content = read_plain_yaml(Path(file))

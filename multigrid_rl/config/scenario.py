@@ -352,11 +352,9 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
     """Return the recipe for the environments of a run (``config.schema.RunConfig``), whatever their kind.
 
     Args:
-        config: the run.
         hashes: required sha256 of frozen players, by name.
 
-    Raises:
-        ConfigError: a setting that this kind of environments does not support.
+    Raises ``ConfigError``: a setting that this kind of environments does not support.
     """
     scenario, train, kind = config.scenario, config.train, config.scenario.kind
     for key, value, able, wanted, missing in (

@@ -167,10 +167,7 @@ class OwnReward:
 
     It is called with the observation (D,) before the step, the action as the environment took it, the observation after
     it, what the environment paid, and its ``info`` (empty where bodies are stepped by MuJoCo itself), and returns a
-    number.
-
-    Args:
-        name: ``module:function``. Raises ``ConfigError``: it cannot be imported.
+    number. ``name``: ``module:function``. Raises ``ConfigError``: it cannot be imported.
     """
 
     def __init__(self, name: str) -> None:

@@ -131,13 +131,6 @@ def _names(agents: Sequence[Any]) -> dict[Any, str]:
 
 
 class _Zoo:
-    """An environment of PettingZoo's.
-
-    Attributes:
-        env: it.
-        agents: names of its agents.
-    """
-
     def __init__(self, env: Any) -> None:
         self.env = env
         self._names = _names(env.possible_agents)
@@ -154,7 +147,6 @@ class _Zoo:
         self.fps = float(about.get("render_fps") or _USUAL_FPS)
 
     def spaces(self, agent: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        """Return what an agent sees and what it does."""
         own = self._agents[agent]
         return self.env.observation_space(own), self.env.action_space(own)
 
@@ -165,11 +157,9 @@ class _Zoo:
         return self.env.render()
 
     def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
-        """Return the number of a choice."""
         return str(action)
 
     def close(self) -> None:
-        """Let go of windows, threads and files."""
         self.env.close()
 
     def _by_name(self, told: Mapping[Any, Any]) -> dict[str, Any]:

@@ -49,9 +49,8 @@ ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, termin
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
     """Build one environment.
 
-    Raises:
-        ValueError: one line naming the key and what is wrong: an unknown id, a package that is missing, arguments that
-            the environment does not take, or actions that no network here fills.
+    Raises ``ValueError``: one line naming the key and what is wrong: an unknown id, a package that is missing,
+    arguments that the environment does not take, or actions that no network here fills.
     """
     env = _made(env_id, env_args, render=render)
     wanted = unfit_actions(env.action_space)
@@ -126,8 +125,7 @@ def _parameters(entry_point: Any) -> Collection[str]:
 def described(env_id: str, env_args: dict[str, Any]) -> Seat:
     """Build an environment, reset it and step it once; returns what its agent sees and does.
 
-    Raises:
-        ValueError: see :func:`make_env`; it cannot, answers something else, or shows what no network here reads.
+    Raises ``ValueError``: see :func:`make_env`; it cannot, answers something else, or shows what no network here reads.
     """
     env, key = make_env(env_id, env_args), f"env_id={env_id}"
     env.action_space.seed(0)
@@ -187,10 +185,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
     """``num_envs`` environments of one id; implements ``types.BatchedEnv``.
 
     What environment ``k`` does follows from ``seed``, ``k``, the number of its episode and the actions alone, as far as
-    the environment keeps Gymnasium's seeding.
-
-    Raises:
-        ValueError: see :func:`described`.
+    the environment keeps Gymnasium's seeding. Raises ``ValueError``: see :func:`described`.
     """
 
     def __init__(
@@ -242,8 +237,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
 
-        Raises:
-            ValueError: a state of other environments.
+        Raises ``ValueError``: a state of other environments.
         """
         super().set_state(state)
         shown = self._obs

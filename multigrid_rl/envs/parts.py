@@ -14,9 +14,7 @@ _PARTS = 1
 class SwappedParts:
     """A game in which it is drawn anew for each episode who of a group of alike agents takes whose part.
 
-    Args:
-        game: the game.
-        groups: agents that see and do alike.
+    ``groups``: agents that see and do alike.
     """
 
     def __init__(self, game: Game, groups: Iterable[tuple[str, ...]]) -> None:

@@ -98,8 +98,7 @@ def open_game(env_id: str, env_args: Mapping[str, Any], how: How | None = None) 
         env_args: arguments of it; ``max_episode_steps`` cuts its episodes, too: see :class:`PettingZooEnvs`.
         how: to be drawn so; ``None``: not at all.
 
-    Raises:
-        ValueError: one line naming the key and what is wrong, or that it cannot be drawn so.
+    Raises ``ValueError``: one line naming the key and what is wrong, or that it cannot be drawn so.
     """
     if env_args.get("render_mode") is not None:
         raise ValueError(expected("env_args", "no render_mode (pages and films ask for it)", env_args["render_mode"]))
@@ -207,8 +206,7 @@ def rows_of(observation: Any, size: int, own: Seat | None) -> tuple[Array, bool]
         size: length ``D``.
         own: of that environment.
 
-    Raises:
-        ConfigError: something else.
+    Raises ``ConfigError``: something else.
     """
     shape = () if isinstance(observation, Mapping | tuple) else np.shape(observation)
     raw = own is not None and bool(own.pixels) and getattr(observation, "dtype", None) == np.uint8

@@ -215,10 +215,8 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
 def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | None = None) -> ReplayedGame:
     """Play a record again and keep every frame.
 
-    Args:
-        shots_of: its :func:`frames`, where the caller iterates over them as well.
-
-    Raises ``ReplayError``: the game ends before or after its last recorded action.
+    ``shots_of``: its :func:`frames`, where the caller iterates over them as well. Raises ``ReplayError``: the game ends
+    before or after its last recorded action.
     """
     shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
     moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}

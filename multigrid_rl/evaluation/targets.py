@@ -168,7 +168,6 @@ def find_target(
     """Return a player or a run to be judged.
 
     Args:
-        who: its name or folder.
         overrides: where it plays; by default in its own environment or scenario.
         checkpoint: of a run; the latest by default.
         opponent: a player on every seat of the other team.

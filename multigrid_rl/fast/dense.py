@@ -278,12 +278,9 @@ def tower_backward(
 ) -> None:
     """Add the gradients of a tower's weights to the tables of ``own`` and ``extra``, ``by_weights`` and ``by_biases``.
 
+    Other arguments are those of :func:`tower_forward`; ``own`` and ``extra`` have the table's gradient in its place.
+
     Args:
-        inputs: as in :func:`tower_forward`.
-        own: as in :func:`tower_forward`, with the table's gradient in its place.
-        extra: as in :func:`tower_forward`, with the table's gradient in its place.
-        kind: as in :func:`tower_forward`.
-        weights: as in :func:`tower_forward`.
         hidden: activations (B, H) of each hidden layer.
         gradients: buffer (B, H) for the gradient of each hidden layer before its activation; then the gradient of the
             outputs (B, K).

@@ -161,11 +161,9 @@ def _descend(
         batch: tokens (R, D), numbers (R, V), and the number of each row among the distinct ones (R,): see
             :meth:`~multigrid_rl.fast.towers.Towers.rows`.
         columns: see :func:`categorical_rows`.
-        kind: of activation.
         towers: arguments of :func:`both_forward`, then of :func:`both_backward`, for each tower.
         extras: scale of the values, a Gaussian's spread, what is added to outputs (R, K), the spread's gradient.
         outputs: buffer as the loss reads it: (S, C, K), or (S, 2 A).
-        buffers: see :func:`descend`.
         row: the weights; the towers' are parts of them, and so are their gradients.
         factors: (M, 6) of :func:`adam_step`.
         limits: weights of the loss (4,), largest norm of a gradient, largest divergence.
@@ -220,7 +218,6 @@ def descend(
     Where the divergence exceeds its limit, no more steps are taken: that minibatch has statistics, and no norm.
 
     Args:
-        towers: the network.
         rows: observations, then columns of ``learn.losses.Rows``, as arrays; then what networks with memory begin with.
         chosen: (M, S) rows of each minibatch.
         distribution: one that :func:`~multigrid_rl.fast.loss.supports` knows.

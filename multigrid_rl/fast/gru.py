@@ -139,7 +139,6 @@ def forward(
         batch: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
             steps (T, B) before which it is cleared.
         extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
-        weights: of the network.
         buffers: for transposed weights, (H, 3 H) and (H, H).
         passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and the hidden
             part that the reset gate scales; the new gate (R, H); the critic's hidden layer (R, H).
@@ -230,17 +229,12 @@ def backward(
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`forward`: add to ``gradients``, except for the encoder and the central tokens.
+    """Go back through :func:`forward`, with its arguments: add to ``gradients``, not for encoder and central tokens.
 
     Args:
-        parts: as in :func:`forward`.
-        starts: as in :func:`forward`.
         upstream: gradients with respect to logits (R, K) and values (R, 1).
-        weights: of the network.
-        passed: as in :func:`forward`.
         buffers: zeros; become the gradients with respect to the critic's hidden layer (R, H), the memory before and
             after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
-        gradients: with respect to the weights.
     """
     # A game's gradients of its own first; sums over all games after them, split by weights and not by games, so that
     # the order of additions, and with it the last bit, does not depend on the number of threads.
@@ -302,11 +296,7 @@ def arrays_of(flat: Sequence[Tensor | None]) -> Weights:
 
 
 class GRU(Pass):
-    """The network's weights, ready to run.
-
-    Args:
-        net: the network over tokens, on the CPU.
-    """
+    """The network's weights, ready to run. ``net``: the network over tokens, on the CPU."""
 
     descent = "multigrid_rl.fast.sequences:descend"
 
@@ -322,8 +312,7 @@ class GRU(Pass):
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
         """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
 
-        Raises:
-            IndexError: wrong number of tokens, or a token out of range.
+        Raises ``IndexError``: wrong number of tokens, or a token out of range.
         """
         assert memory is not None
         assert starts is not None

@@ -56,7 +56,6 @@ def _descend(
             ones (R,), the memory before the first step (G, H) and steps before which it is cleared (G, T).
         columns: see :func:`categorical_rows`.
         net: rows of the tokens' values 0, and of the critic's; the weights and their gradients.
-        buffers: see :func:`descend`.
         row: the weights in one row, of which those of ``net`` are parts.
         factors: (M, 6) of :func:`adam_step`.
         limits: weights of the loss (4,), largest norm of a gradient, largest divergence.

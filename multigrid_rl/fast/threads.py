@@ -51,8 +51,6 @@ class ThreadTuner:
     """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
 
     Args:
-        threads: how many, or ``auto``.
-        cores: that this process may use.
         others: processes of this run that take a core each.
         alone: one thread: other processes compute gradients.
 

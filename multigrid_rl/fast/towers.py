@@ -174,11 +174,7 @@ def linear_layers(*towers: nn.Module) -> list[Tensor]:
 
 
 class TokenTowers(Towers):
-    """Towers over tokens, whose first layer is a table with a row for each value of each token.
-
-    Args:
-        net: the network, on the CPU.
-    """
+    """Towers over tokens, whose first layer is a table with a row for each value of each token."""
 
     def __init__(self, net: MLPActorCritic) -> None:
         self.first, self.sizes, self.tokens = net.first.numpy(), net.sizes, net.tokens
@@ -206,8 +202,7 @@ class TokenTowers(Towers):
     def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
         """Pass through both towers with tokens ``obs`` (B, D); equal rows are computed once.
 
-        Raises:
-            IndexError: wrong number of tokens, or a token out of range.
+        Raises ``IndexError``: wrong number of tokens, or a token out of range.
         """
         batch = Distinct.of(self._checked(obs), self.sizes)
         layers = self.run(batch.tokens, 0, 1)
@@ -265,8 +260,7 @@ def token_towers(net: MLPActorCritic) -> TokenTowers | None:
 class Stack:
     """The policies of networks of one ``stack_key`` in one call, for players with fixed weights.
 
-    Args:
-        networks: at least one, compiled, of one ``stack_key``; their weights are copied.
+    ``networks``: at least one, compiled, of one ``stack_key``; their weights are copied.
     """
 
     def __init__(self, networks: Sequence[Any]) -> None:
@@ -295,11 +289,7 @@ class Stack:
 
 
 class VectorTowers(Towers):
-    """Towers over vectors.
-
-    Args:
-        net: the network, on the CPU, without layer normalisation.
-    """
+    """Towers over vectors. ``net``: the network, on the CPU, without layer normalisation."""
 
     def __init__(self, net: VectorActorCritic) -> None:
         spread, normaliser = net.spread, net.normaliser

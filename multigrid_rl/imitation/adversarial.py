@@ -80,7 +80,6 @@ class Discriminator(nn.Module):
     Args:
         size: length ``D`` of an observation.
         width: length ``F`` of an encoded action.
-        config: its kind and size.
     """
 
     def __init__(self, size: int, width: int, config: AdversarialConfig) -> None:
@@ -118,12 +117,9 @@ class Discriminator(nn.Module):
         return output
 
     def gradient_penalty(self, one: Steps, other: Steps, share: Tensor) -> Tensor:
-        """Return the mean squared deviation of its gradient norm from 1 between steps (Gulrajani et al. 2017).
+        """Return the mean squared deviation of its gradient norm from 1 between (B,) steps (Gulrajani et al. 2017).
 
-        Args:
-            one: (B,) steps.
-            other: (B,) steps.
-            share: (B, 1) of ``one`` in each mixture of the two.
+        ``share``: (B, 1) of ``one`` in each mixture of the two.
         """
         obs = torch.lerp(self.normaliser(other.obs), self.normaliser(one.obs), share).requires_grad_()
         actions = torch.lerp(other.actions, one.actions, share).requires_grad_()
@@ -135,14 +131,8 @@ class Discriminator(nn.Module):
 class Adversary:
     """A discriminator and its training data.
 
-    Args:
-        network: the policy, for log-probabilities of the expert's actions.
-        distribution: of its actions.
-        recorded: the expert's steps.
-        config: its settings.
-        device: of the network.
-
-    Raises ``RunError``: episodes ended early, and that is not allowed.
+    ``network``: the policy, for log-probabilities of the expert's actions. Raises ``RunError``: episodes ended early,
+    and that is not allowed.
     """
 
     def __init__(
@@ -238,7 +228,6 @@ class Adversary:
         return {"discriminator_loss": float(loss.detach()), "discriminator_accuracy": float(accuracy)}
 
     def _policy_steps(self, batch: Batch, paths: list[Paths]) -> Steps:
-        """Return all steps of a batch."""
         next_obs, ended, first = [], [], 0
         for path in paths:
             behind = first + int(path.active.sum())
@@ -281,11 +270,6 @@ def check_horizon(source: str, terminated: Array, config: AdversarialConfig, err
 
 class AdversarialUpdate(Update):
     """An update with learned rewards: before each one, discriminators learn and reward the whole rollout.
-
-    Args:
-        adversarial: settings of the discriminators.
-        recorded: the expert's steps.
-        networks, action_spaces, arguments: see :class:`~multigrid_rl.learn.update.Update`.
 
     Attributes:
         adversaries: by module.

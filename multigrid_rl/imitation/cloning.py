@@ -70,13 +70,7 @@ class Cloning:
     """Learns from recorded steps: the same ones for every network, with one AdamW each.
 
     Normalisers are computed once, before the first step, over all training rows. The rows of a step depend only on the
-    number of rows before it, so resuming needs no other state.
-
-    Args:
-        networks: by module.
-        action_spaces: by module.
-        config: the settings.
-        device: of the networks.
+    number of rows before it, so resuming needs no other state. ``networks``: by module.
 
     Attributes:
         optimizers: by module.
@@ -142,10 +136,7 @@ class Cloning:
     ) -> dict[str, dict[str, float]]:
         """Learn from the next ``batch_size`` rows.
 
-        Args:
-            batches: what was sampled, by module.
-            env_steps: steps of the budget afterwards, for the schedules.
-            paths: not read.
+        ``env_steps``: steps of the budget afterwards, for the schedules.
 
         Returns:
             Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch; every
@@ -227,8 +218,6 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     """Play whole fresh episodes, equally many in each environment, to avoid a bias towards short ones.
 
     Args:
-        factory: recipe of the environments.
-        networks: by module.
         episodes: how many; fewer where some do not end.
         num_envs: parallel environments, at most.
         first: number of the first environment.
@@ -272,7 +261,6 @@ class ShuffledReader:
     So the position is enough to resume, and the disk is read in large pieces. Small data is shuffled as a whole.
 
     Args:
-        data: the recorded steps.
         held_out: share of the episodes excluded from training.
         seed: of the order and of the held-out episodes.
     """

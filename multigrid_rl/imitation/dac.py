@@ -47,7 +47,6 @@ class KeptAdversary(Adversary):
         return self._seen(super()._expert_steps(rows))
 
     def _seen(self, steps: Steps) -> Steps:
-        """Return what the discriminator sees of steps."""
         return steps
 
     def pays(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -83,11 +82,6 @@ class KeptAirl(KeptAdversary):
 
 class Dac(Sac):
     """The learner of ``train=dac``.
-
-    Args:
-        adversarial: settings of the discriminators.
-        recorded: the expert's steps.
-        networks, arguments: see :class:`~multigrid_rl.offpolicy.sac.Sac`.
 
     Attributes:
         adversaries: by module.

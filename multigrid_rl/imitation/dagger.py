@@ -46,8 +46,7 @@ class Labelled(NamedTuple):
 class LabellingCollector(Collector):
     """A collector in which an expert acts in a share of the steps and labels all of them.
 
-    Args:
-        experts: by agent; other arguments are the collector's.
+    ``experts``: by agent; other arguments are the collector's.
 
     Attributes:
         beta: probability that a step's action is the expert's.
@@ -119,7 +118,6 @@ class Dagger(Cloning):
     """
 
     def _open(self) -> None:
-        """Begin with the recorded data, if any."""
         self.known: dict[str, Labelled] = {}
         self._moments: dict[str, Moments] = {}
         if self.config.data is not None:
@@ -200,13 +198,7 @@ class Dagger(Cloning):
 
 
 class PlayOuts(Sampler):
-    """Samples nothing: the learner has its steps. After every ``play_every`` of them fresh episodes are played.
-
-    Args:
-        config: the run.
-        stage: whose games are played.
-        networks: by module.
-    """
+    """Samples nothing: the learner has its steps. After every ``play_every`` of them fresh episodes are played."""
 
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         assert isinstance(config.train, CloningTrain)

@@ -91,13 +91,11 @@ def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iter
     """Yield what one player did in a file of games of red/blue doors, such as that of ``play --record``.
 
     Args:
-        path: of the file.
         agent: whom it is to teach.
-        spec: of the scenario.
         who: name of the player in the file.
 
-    Raises:
-        ConfigError: no such file, a damaged one, games of another kind, or none in which that player sits on the seat.
+    Raises ``ConfigError``: no such file, a damaged one, games of another kind, or none in which that player sits on the
+    seat.
     """
     games, (seat, *others), found = read_games(path), agent.seats, 0
     if others:
@@ -181,7 +179,6 @@ class Bounded:
             yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # which is refused
 
     def __str__(self) -> str:
-        """Tell what was clipped, if anything."""
         share, most = self._outside / max(self._numbers, 1), self._most
         told = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
         return f"clipped:  {told}, where the environment clips them" if self._outside else ""

@@ -66,7 +66,6 @@ class Kind(NamedTuple):
     """How a library names the parts of a policy; layers are named without ``.weight`` and ``.bias``.
 
     Attributes:
-        name: as it is told.
         layers: of the policy in order, the last one for the means or logits.
         log_std: a layer or a tensor for the logarithms of the standard deviations; ``None``: it has none.
         values: layers of the value network in order; empty: none is kept.
@@ -148,14 +147,8 @@ def policy_of(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the architecture of a player's network, and the weights of a file.
 
-    Args:
-        path: of the file, for messages.
-        kind: whose policy it is.
-        weights: by name.
-        agent: of the environment that it plays.
-        activation: between its layers; ``None``: as this library has it unless told otherwise.
-
-    Raises ``ConfigError``: it does not fit the environment, or our network's outputs are not the file's.
+    ``activation``: between its layers; ``None``: as this library has it unless told otherwise. Raises ``ConfigError``:
+    it does not fit the environment, or our network's outputs are not the file's.
     """
     key = f"import-policy: {path}"
     hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]

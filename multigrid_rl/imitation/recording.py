@@ -29,7 +29,6 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
     Args:
         who: a player, its folder or a run folder.
         overrides: of where it plays; by default its own.
-        output: folder to write.
         steps: environment steps to keep.
         seed: of environments and drawn actions.
         how: whether it acts ``greedy``, and which ``checkpoint`` of a run.
@@ -82,10 +81,8 @@ def record(
     then (``learn.decisions``), a decision is paid all that comes before the next one, as in training.
 
     Args:
-        factory: recipe of the environments.
         players: by agent.
         steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
-        num_envs: parallel environments.
         seed: of environments and action sampling.
     """
     agents, rounds, env = factory.specs.agents, -(-steps // num_envs), factory.build(num_envs, 0)
@@ -109,7 +106,6 @@ class _EpisodeBuffer:
         self._start, self._number = np.zeros((2, num_envs), np.int64)
 
     def add(self, obs: Array, actions: Array, step: BatchedStep) -> None:
-        """Add one step of all environments."""
         name = self._agent.name
         row = (obs[:, : self._width], actions, step.rewards[name], step.mask[name].any(axis=1), step.terminated[name])
         if not self._columns:

@@ -35,10 +35,8 @@ class Snapshot(NamedTuple):
 class League:
     """The state of a league, without files: snapshots, results and active players.
 
-    Players have numbers: anchors from 0 on, then snapshots in the order in which they joined.
-
-    Args:
-        seed: of the run; with the number of steps, it determines the draws.
+    Players have numbers: anchors from 0 on, then snapshots in the order in which they joined. ``seed``: of the run;
+    with the number of steps, it determines the draws.
 
     Attributes:
         snapshots: all so far.

@@ -53,8 +53,7 @@ class RunLeague(League):
     def advance(self, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Roster | None:
         """Let the learner join if it is time, and draw who plays if it is time for that.
 
-        Args:
-            export: writes the learner's networks into a folder; returns their sha256 by module.
+        ``export``: writes the learner's networks into a folder; returns their sha256 by module.
 
         Returns:
             The new share of games of each opponent, with the files of new opponents; ``None``: no change.
@@ -122,10 +121,8 @@ class RunLeague(League):
 def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Snapshot:
     """Write a snapshot of a run's league as a whole; what others put in its place moves aside.
 
-    Args:
-        export: writes the networks into a folder, one folder each; returns their sha256 by module.
-
-    Raises ``OSError``: it cannot be written.
+    ``export``: writes the networks into a folder, one folder each; returns their sha256 by module. Raises ``OSError``:
+    it cannot be written.
     """
     path = run / LEAGUE / name
     if path.exists():

@@ -117,10 +117,8 @@ def own_weights(steps: Any, values: Floats, next_values: Floats, how: Estimator)
     It is called with ``rewards`` (T, N), ``values`` (T + 1, N), of which the last row is what follows the rollout,
     ``ends`` (T, N), after which nothing of the same episode follows, ``gamma`` and ``lam``; it returns weights and
     targets, both (T, N). Where a time limit cut an episode, its reward holds ``gamma V`` of the final observation,
-    which gives the same sums as a bootstrap there: such an end is one like any other.
-
-    Raises:
-        ConfigError: it returned something else.
+    which gives the same sums as a bootstrap there: such an end is one like any other. Raises ``ConfigError``: it
+    returned something else.
     """
     ended = steps.terminated | steps.done
     cut = steps.done & ~steps.terminated & (not how.timeout_terminates)

@@ -183,9 +183,6 @@ def minibatches(
 
     Args:
         rows: module -> rows of its batch, at least 1.
-        epochs: passes over the largest batch.
-        size: rows of a minibatch.
-        rng: draws the orders.
         shuffled: shuffle the first epoch, too.
     """
     # As RLlib does; the recipes were tuned so. With the first one shuffled, too, one seed of ten missed the gates of

@@ -17,11 +17,9 @@ Floats = NDArray[np.float32]
 class FlatWeights:
     """Moves weights into one row; the network keeps its parameters, which become views.
 
-    Args:
-        parameters: of a network, all of one type and on one device.
+    ``parameters``: of a network, all of one type and on one device.
 
     Attributes:
-        parameters: of the network, in this order.
         weights: (P,) all of them.
         gradient: (P,) gradients; every parameter's ``grad`` is a part of it.
         dropped: number of non-finite gradients in :meth:`clip`; the reader may reset it.
@@ -55,11 +53,7 @@ class FlatWeights:
         return float(mean[-1])
 
     def clip(self, largest: float) -> Tensor:
-        """Scale the gradient to a norm of at most ``largest`` (Pascanu et al. 2013, https://arxiv.org/abs/1211.5063).
-
-        Returns:
-            The norm before clipping.
-        """
+        """Scale the gradient to a norm of at most ``largest``; returns the norm before (https://arxiv.org/abs/1211.5063)."""
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         length = float(norm)
         # Also NaN. One such step would spoil Adam's moments for good: it is left out and counted, and divergence is

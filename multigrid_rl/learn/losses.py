@@ -151,10 +151,6 @@ def loss_of(
     Args:
         outputs: (B, K) of the policy.
         values: (B,).
-        rows: actions, advantages and targets.
-        distribution: of the actions.
-        losses: of policy and values.
-        weighting: weights of the parts.
 
     Returns:
         The scalar loss, and its parts. A batch without an active row has loss 0 and no gradient.

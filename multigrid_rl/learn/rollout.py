@@ -24,7 +24,6 @@ class Collector:
 
     Args:
         env: ``N`` environments.
-        specs: their agents.
         networks: by module; :meth:`collect` uses their current weights.
         seed: of action sampling.
         first: number of the first environment; each has its own random streams.
@@ -266,7 +265,6 @@ class Gaps:
     Args:
         rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.batches.Rollout` has them.
         cut: (T + 1, N) where an episode was truncated.
-        name: of the agent.
         deciding: the environment's method.
     """
 

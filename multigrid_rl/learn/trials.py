@@ -26,8 +26,7 @@ _ROWS = 3
 def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> nn.Module:
     """Build a network from outside (``module:Class``) and call it once.
 
-    Raises:
-        ConfigError: one line naming the key, what is expected and what came.
+    Raises ``ConfigError``: one line naming the key, what is expected and what came.
     """
     name = str(architecture["name"])
     key = f"model.name={name}"
@@ -43,12 +42,8 @@ def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> nn.Module:
 def try_functions(functions: Mapping[str, str], distribution: Distribution) -> None:
     """Call functions of training from outside (``module:function``), on actions of ``distribution``.
 
-    Args:
-        functions: by key, as ``TrainConfig.functions`` has them.
-        distribution: of the actions.
-
-    Raises:
-        ConfigError: one line naming the key, what is expected and what came.
+    ``functions``: by key, as ``TrainConfig.functions`` has them. Raises ``ConfigError``: one line naming the key, what
+    is expected and what came.
     """
     trials: dict[str, Callable[[str, str, int], None]] = {
         "train.objective": lambda key, name, rows: _check_loss(key, objective_of(name), "logp", distribution, rows),

@@ -49,8 +49,6 @@ class Update:
     Args:
         networks: by module; their parameters become views of that row.
         action_spaces: by module.
-        config: the settings.
-        device: of the networks.
         scale_values: learn values in units of their targets' running standard deviation.
         part: this learner's index and how many share every minibatch.
 
@@ -246,7 +244,6 @@ class Update:
         return Weighting(self._clip[name], vf_coef, 0.0 if self._warming else self._entropy_coef[name])
 
     def _vf_coef(self, name: str) -> float:
-        """Return the weight of the value loss."""
         # Errors count in units of the returns' deviation, so that one weight fits rewards of any size (PopArt, van
         # Hasselt et al. 2016, https://arxiv.org/abs/1602.07714).
         scale = float(self._networks[name].value_scale) if name in self._targets else 1.0

@@ -141,8 +141,7 @@ def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
 class Categorical(Distribution):
     """Independent choices given the outputs: one for each seat of a team, or for each part of a ``MultiDiscrete``.
 
-    Args:
-        choices: number of choices of each of the ``C`` components.
+    ``choices``: number of choices of each of the ``C`` components.
     """
 
     dtype = np.int64
@@ -319,10 +318,7 @@ def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
 def distribution_of(space: spaces.Space[Any], bound: Bound | None = None, network: Any = None) -> Distribution:
     """Return the distribution over the actions of ``space``: ``Box`` (A,) or ``MultiDiscrete`` (C,).
 
-    A ``network`` with a head (``models.heads``) brings its distribution.
-
-    Raises:
-        TypeError: another space.
+    A ``network`` with a head (``models.heads``) brings its distribution. Raises ``TypeError``: another space.
     """
     head: Distribution | None = getattr(network, "head", None)
     if head is not None:

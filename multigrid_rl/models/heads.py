@@ -131,11 +131,7 @@ class Deterministic(Head):
 class Mixture(Head):
     """``K`` diagonal Gaussians (Bishop 1994, https://publications.aston.ac.uk/id/eprint/373/; as in robomimic, 2021).
 
-    Outputs are ``K`` logits of the weights, then ``K A`` means.
-
-    Args:
-        low, high: bounds (A,).
-        size: components ``K``.
+    Outputs are ``K`` logits of the weights, then ``K A`` means. ``size``: components ``K``.
     """
 
     def __init__(self, low: Array, high: Array, size: int, *_: object) -> None:
@@ -197,10 +193,8 @@ class Bins(Head):
     For number ``d`` a hidden layer adds up the outputs, a bias for ``d`` and one row for each earlier number's value.
 
     Args:
-        low, high: bounds (A,).
         size: values ``B``.
         features: outputs ``H`` of the network.
-        generator: source of the initial weights.
     """
 
     def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
@@ -288,10 +282,8 @@ class Diffusion(Head):
     A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step.
 
     Args:
-        low, high: bounds (A,).
         size: steps ``T``.
         features: outputs ``H`` of the network.
-        generator: source of the initial weights.
     """
 
     density = False

@@ -60,8 +60,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
         legal: numbers at the end of a vector that say which choices are legal.
         image: height, width and channels of the image that a vector begins with.
 
-    Raises:
-        ArchitectureError: unknown name, or sizes that make no network.
+    Raises ``ArchitectureError``: unknown name, or sizes that make no network.
     """
     name = architecture.get("name")
     entry = network_entry(name)

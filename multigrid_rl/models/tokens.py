@@ -121,18 +121,14 @@ class _SumOfRows(torch.autograd.Function):
 
 
 def sum_of_rows(tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
-    """Rows ``first[d] + tokens[b, d]`` of the table, summed over ``d``.
+    """Rows ``first[d] + tokens[b, d]`` of the table, summed over ``d``: (B, H) float32.
 
     Args:
         tokens: (B, D) integers.
         first: (D,) int64, row of each token's value 0.
         table: (R, H) float32.
 
-    Returns:
-        (B, H) float32.
-
-    Raises:
-        IndexError: wrong number of tokens, or a token out of range.
+    Raises ``IndexError``: wrong number of tokens, or a token out of range.
     """
     if torch.onnx.is_in_onnx_export():  # written down as ONNX, which knows no kernels of ours
         return table[tokens.long() + first].sum(1)

@@ -21,11 +21,7 @@ _CONVOLUTIONS, _CHANNELS, _SMALL = 2, (16, 32), 8
 
 
 class Moments:
-    """Mean and variance of all added rows, in float64.
-
-    Args:
-        width: columns of a row.
-    """
+    """Mean and variance of all added rows, in float64."""
 
     def __init__(self, width: int) -> None:
         self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
@@ -55,9 +51,7 @@ class Moments:
 class LogStd(nn.Module):
     """Appends the logarithm of a standard deviation, learnt but the same in every state, to a Gaussian's means.
 
-    Args:
-        width: numbers ``A`` of an action.
-        initial: value at the start.
+    ``width``: numbers ``A`` of an action.
     """
 
     def __init__(self, width: int, initial: float) -> None:
@@ -73,9 +67,6 @@ class Normaliser(nn.Module):
     """Normalises observations by their running mean and standard deviation, and clips them to +-10.
 
     At the start mean and standard deviation change nothing.
-
-    Args:
-        size: length ``D`` of an observation.
     """
 
     def __init__(self, size: int) -> None:
@@ -210,11 +201,7 @@ class ImageActorCritic(VectorActorCritic):
 
 
 class Pixels(nn.Module):
-    """Shows the image (B, C, H, W) that a vector (B, D) begins with.
-
-    Args:
-        image: height, width and channels.
-    """
+    """Shows the image (B, C, H, W) that a vector (B, D) begins with. ``image``: height, width and channels."""
 
     def __init__(self, image: Sequence[int]) -> None:
         super().__init__()

@@ -79,14 +79,9 @@ class SoftAgent:
 
     Args:
         network: the policy, over a vector, whose head draws squashed Gaussians.
-        train: the settings.
         seed: of the critics' weights and of all draws.
-        device: of the network.
 
     Attributes:
-        device: of the network.
-        optimizer: of the policy.
-        replay: what was played.
         pays: rewards (B,) for observations (B, D) and scaled actions (B, A), in place of those that were played for.
     """
 
@@ -227,12 +222,7 @@ class SoftAgent:
 class Sac:
     """The learner of ``train=sac``; see :class:`~multigrid_rl.learn.update.Update` for what is asked of it.
 
-    Args:
-        networks: by module.
-        action_spaces: by module.
-        train: the settings.
-        seed: of the critics' weights and of all draws.
-        device: of the networks.
+    ``seed``: of the critics' weights and of all draws.
     """
 
     def __init__(

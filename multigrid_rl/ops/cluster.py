@@ -69,12 +69,7 @@ def runners_for(cpus_free: int, num_envs: int) -> int:
 def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunConfig, list[str]]:
     """Return a run with as many env runners as the connected cluster has room for, and the lines of its preflight.
 
-    Args:
-        config: the run.
-        path: its folder; need not exist yet.
-        stages: all games of the run.
-
-    Raises ``ClusterError``: a node that cannot take part.
+    ``path``: its folder; need not exist yet. Raises ``ClusterError``: a node that cannot take part.
     """
     cluster = config.cluster
     if cluster.num_env_runners == "all":

@@ -79,8 +79,7 @@ def tested_versions(constraints: Path) -> dict[str, str]:
 def check_kernels(folder: Path | None = None) -> Finding:
     """Check that compiled kernels can be kept: without a folder for them every start takes most of a minute.
 
-    Args:
-        folder: where they are put; by default what was found for this package.
+    ``folder``: where they are put; by default what was found for this package.
     """
     # Imported here: numba takes half a second.
     from multigrid_rl import jit  # noqa: PLC0415

@@ -79,7 +79,6 @@ class ObservationSignature(Strict):
         return self
 
     def __str__(self) -> str:
-        """Return it in words."""
         if self.categories is None:
             flags = f", {self.legal} of them flags of legal choices" if self.legal else ""
             return f"a vector of {self.size} numbers{flags}"
@@ -322,8 +321,7 @@ def read_card(source: Source) -> Card:
 def read_network(source: Source, card: Card) -> nn.Module:
     """Load the weights of ``card`` after checking size, hash, architecture, shapes and finiteness.
 
-    Raises:
-        PlayerError: anything that does not fit.
+    Raises ``PlayerError``: anything that does not fit.
     """
     path, data = _content(source, MODEL_FILE, card.bytes)
     found = sha256_of(data)

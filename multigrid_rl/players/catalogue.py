@@ -144,8 +144,7 @@ def load_frozen(name: str, source: Source, card: Card, spec: Seats, seat: str, *
 class Catalogue:
     """Players by name.
 
-    Args:
-        root: folder of frozen players; by default the user's folders and then the project's ``checkpoints/``.
+    ``root``: folder of frozen players; by default the user's folders and then the project's ``checkpoints/``.
 
     Attributes:
         root: where new players go.
@@ -175,8 +174,7 @@ class Catalogue:
     def source_of(self, name: str) -> Source | Program:
         """Return where a player comes from: the folder of a card, or whatever :data:`tables.NAMINGS` finds.
 
-        Raises:
-            PlayerError: unknown.
+        Raises ``PlayerError``: unknown.
         """
         if name in self.given:
             return self.given[name]
@@ -229,8 +227,7 @@ class Catalogue:
     def title_of(self, name: str) -> tuple[str, str]:
         """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
 
-        Raises:
-            PlayerError: unknown or damaged.
+        Raises ``PlayerError``: unknown or damaged.
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):

@@ -45,9 +45,7 @@ def check_not_class(key: str, name: str) -> None:
 class OwnPlayer:
     """A player of the user's own as a match takes it; what it needs not have is added, what it answers is checked.
 
-    Args:
-        name: what it is called.
-        player: has ``act``; with memory also ``initial_state`` and ``reset_state``.
+    ``player``: has ``act``; with memory also ``initial_state`` and ``reset_state``.
     """
 
     def __init__(self, name: str, player: Any) -> None:
@@ -97,7 +95,6 @@ class OwnActor(OwnPlayer):
     """A player of the user's own in place of an agent of another package's environment.
 
     Args:
-        name: what it is called.
         player: as above; ``view.tokens`` (N, D) are the agent's observations.
         space: of its actions: choices (C,), or numbers (A,) with bounds.
     """

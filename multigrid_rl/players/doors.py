@@ -140,8 +140,7 @@ class AloneSpec:
 def game_of(scenario: ScenarioConfig, overrides: Sequence[str]) -> Seats:
     """Return what is played in a scenario, the one that ``overrides`` say.
 
-    Raises:
-        ConfigError: episodes of it cannot be asked for.
+    Raises ``ConfigError``: episodes of it cannot be asked for.
     """
     if scenario.kind.rivals:
         game: Seats = scenario.kind.spec

@@ -117,8 +117,7 @@ def play_episodes(  # noqa: PLR0913 - all by keyword but four
         keep: keep what was done in each step, as it plays an episode again.
         may_not_end: key and value that name the environment, where its episodes may never end.
 
-    Raises:
-        RunError: an episode that does not end.
+    Raises ``RunError``: an episode that does not end.
     """
     count, fault = env.num_envs, None
     quota = Quota(episodes, count)
@@ -165,10 +164,7 @@ def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int
     """Play games number ``first_game`` to ``first_game + games - 1`` once each, every seat filled.
 
     A game depends only on ``seed``, its number and its players, not on the number of games. Actions are (M, T, A), -1
-    after a game's end.
-
-    Raises:
-        ValueError: an empty seat, or a player for a seat that the game does not have.
+    after a game's end. Raises ``ValueError``: an empty seat, or a player for a seat that the game does not have.
     """
     match = match_of(spec, players, games, seed=seed, first=first_game, auto_reset=False)
     if match.seats:

@@ -99,10 +99,8 @@ class MatchFactory:
         """Return the same factory with every frozen player's files, for a process without access to their folder.
 
         Building from it checks the files as if they had been read there, and their sha256 against the packed ones. It
-        is as large as the files; opponents stay out of checkpoints, so keep it out of them, too.
-
-        Raises:
-            PlayerError: as :meth:`load`.
+        is as large as the files; opponents stay out of checkpoints, so keep it out of them, too. Raises
+        ``PlayerError``: as :meth:`load`.
         """
         catalogue = self.catalogue or Catalogue(self.checkpoints)
         names = [name for row in self.opponents.values() for name in row]
@@ -192,8 +190,7 @@ def seat_players(spec: Seats, seated: Seating, *, once: bool = False) -> dict[st
         seated: by seat; several form a mixture.
         once: every game is played once, as in ``play_games``.
 
-    Raises:
-        PlayerError: a player of a whole team does not have all the team's seats.
+    Raises ``PlayerError``: a player of a whole team does not have all the team's seats.
     """
     seated = _with_agents(spec, seated, once=once)
     players: dict[str, Policy] = {}

@@ -22,9 +22,7 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int, game: S
     Opponents are random, the scripted players and every frozen player made for the same scenario. Who was trained by
     other opponents or gates in a game that players of the catalogue were made for, such as a league's, joins them.
     ``game`` is the one that it was trained in; ``None``: that of the scenario on its card, if it is of red/blue doors.
-
-    Raises:
-        PlayerError: the name is taken or not a name, or the source is damaged. Nothing is written then.
+    Raises ``PlayerError``: the name is taken or not a name, or the source is damaged. Nothing is written then.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise PlayerError(expected("name", "small letters, digits and dashes", name))
@@ -77,8 +75,7 @@ def _of_same_game(catalogue: Catalogue, scenario: str) -> str:
 def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     """Measure every frozen player of ``scenario`` against all its opponents anew and rewrite their cards.
 
-    Raises:
-        PlayerError: a damaged player.
+    Raises ``PlayerError``: a damaged player.
     """
     spec = load_scenario(scenario).kind.spec
     cards = []
@@ -103,8 +100,7 @@ def _teams(spec: Seats) -> dict[str, int]:
 def side(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
     """Return the players of one team: ``name`` wherever it can sit, random beside it where it cannot.
 
-    Raises:
-        PlayerError: it cannot sit on any seat of the team.
+    Raises ``PlayerError``: it cannot sit on any seat of the team.
     """
     seated: Seating = {}
     failure: PlayerError | None = None
@@ -123,10 +119,8 @@ def side(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, P
 def measure(catalogue: Catalogue, name: str, opponent: str, spec: Seats, scenario: str, episodes: int) -> Strength:
     """Play ``name`` against ``opponent`` over ``episodes`` games, shared out among the teams that ``name`` can be.
 
-    They fill whole teams, ``opponent`` all others; in a game with one team it plays none.
-
-    Raises:
-        PlayerError: one of the two cannot play this game.
+    They fill whole teams, ``opponent`` all others; in a game with one team it plays none. Raises ``PlayerError``: one
+    of the two cannot play this game.
     """
     teams, failures = _teams(spec), []
     sides: list[tuple[str, dict[str, Policy]]] = []

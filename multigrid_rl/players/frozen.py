@@ -23,9 +23,7 @@ class FrozenPlayer:
     """Plays a network's policy.
 
     Args:
-        name: of the player.
         network: see ``models.registry.build``.
-        sha256: of its file.
         distribution: of the actions; by default, one of the game's actions for each seat.
         members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
         mirrored: trained on the other side of the board; observations are mirrored.
@@ -114,8 +112,7 @@ class FrozenPlayer:
             state: the memory, as the last call returned it; ``None`` where an episode begins.
             rng: draws the actions; without it they are the likeliest ones.
 
-        Raises:
-            ConfigError: something else.
+        Raises ``ConfigError``: something else.
         """
         if not isinstance(rng, np.random.Generator | Streams | None):
             raise ConfigError(expected("rng", "a numpy.random.Generator, such as default_rng(0)", shown(repr(rng), 80)))

@@ -84,8 +84,7 @@ class SeatEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, spaces.Info]:
         """Start a new game; returns the seat's observation and info. ``options`` are not used.
 
-        Raises:
-            gymnasium.error.Error: a negative seed.
+        Raises ``gymnasium.error.Error``: a negative seed.
         """
         super().reset(seed=seed, options=options)
         self.match.reset(int(self.np_random.integers(2**63)) if seed is None else seed)
@@ -120,10 +119,8 @@ class SeatVectorEnv(VectorEnv):
     """``num_envs`` games from the view of one seat, stepped together; see :class:`SeatEnv` for spaces and rewards.
 
     A finished game resets in the same step (``AutoresetMode.SAME_STEP``): its last observation is in
-    ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the last step, arrays (N,).
-
-    Raises:
-        ValueError: as ``SeatEnv``, or no game.
+    ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the last step, arrays (N,). Raises
+    ``ValueError``: as ``SeatEnv``, or no game.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
@@ -154,10 +151,7 @@ class SeatVectorEnv(VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all games; a ``seed`` determines all their randomness, or one for each, as ``SeatEnv`` takes it.
 
-        ``options`` are not used.
-
-        Raises:
-            ValueError: another number of seeds.
+        ``options`` are not used. Raises ``ValueError``: another number of seeds.
         """
         listed = isinstance(seed, Sequence | np.ndarray)
         seeds: list[Any] = [*seed] if listed else [seed]  # type: ignore[misc]
@@ -172,8 +166,7 @@ class SeatVectorEnv(VectorEnv):
     def step(self, actions: NDArray[Any]) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
         """Play one step with actions (N,) of 0 to 6; returns observations, rewards, terminated, truncated, infos.
 
-        Raises:
-            ValueError: actions of another shape, or unknown ones.
+        Raises ``ValueError``: actions of another shape, or unknown ones.
         """
         chosen = np.asarray(actions)
         if chosen.shape != (self.num_envs,) or ((chosen < 0) | (chosen >= len(ACTIONS))).any():

@@ -16,7 +16,6 @@ class Seated:
     """A player in its place in ``N`` games, with its memory and its random streams.
 
     Args:
-        player: the player.
         streams: what it draws from, one stream for each game.
         seats: indices of its agents.
         env: of the games: players with full observation see its ``board``, programs are told whose ``turn`` it is,
@@ -99,8 +98,7 @@ class Match(Generic[Env]):
         seed: with an environment's number, determines all randomness of background players.
         first: number of the first environment.
 
-    Raises:
-        ValueError: a player for a seat that the environment does not have.
+    Raises ``ValueError``: a player for a seat that the environment does not have.
     """
 
     def __init__(
@@ -273,10 +271,7 @@ def _seats_of(teams: Mapping[str, str], name: str) -> list[str]:
 class PlayerFaultError(RuntimeError):
     """A player failed during a game.
 
-    Args:
-        name: of the player.
-        reason: the message.
-        words: the end of the reason, if the player wrote it itself: it may be anything, what it has read included.
+    ``words``: the end of the reason, if the player wrote it itself: it may be anything, what it has read included.
     """
 
     def __init__(self, name: str, reason: str, words: str = "") -> None:

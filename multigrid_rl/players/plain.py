@@ -21,8 +21,7 @@ class PlayerError(OneLineError, ValueError):
 def read_plain_file(path: Path, most: int, due: int | None = None) -> bytes:
     """Return the content of a file of at most ``most`` bytes, of exactly ``due`` if given. Never waits for a pipe.
 
-    Raises:
-        PlayerError: a link, a folder or anything else that is no plain file; another size; not readable.
+    Raises ``PlayerError``: a link, a folder or anything else that is no plain file; another size; not readable.
     """
     try:
         if path.is_symlink():

@@ -67,8 +67,7 @@ class OpponentPool:
     def weigh(self, weights: Sequence[float]) -> None:
         """Set the weights, one for each player, from the next game on.
 
-        Raises:
-            ValueError: wrong number of weights, negative ones, or all 0.
+        Raises ``ValueError``: wrong number of weights, negative ones, or all 0.
         """
         # A cumulative sum: players of weight 0 do not change the draws, wherever they are.
         bounds = np.cumsum(weights)
@@ -225,8 +224,7 @@ def anchor_pool(seated: Seating, seats: Sequence[str]) -> OpponentPool:
 def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: Seats, seats: Sequence[str]) -> Policy:
     """Return one player of all ``seats`` of a team, from the networks of the learners on the other side.
 
-    Raises:
-        PlayerError: damaged files, or none for a seat.
+    Raises ``PlayerError``: damaged files, or none for a seat.
     """
     cards = {module: read_card(source) for module, source in files.items()}
     members: list[Policy] = []

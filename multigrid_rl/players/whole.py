@@ -164,9 +164,7 @@ def play(
     """Play a batch of steps; ``None``, and nothing is played, where not all who act can be compiled together.
 
     Args:
-        match: of the games.
         acting: what the learning agents act with, and where their rows go.
-        agents: these agents.
         mates: of each, the seats whose views its critic is shown.
         marks: (A, N) last action of each seat, where critics are shown them, else (0, N).
 

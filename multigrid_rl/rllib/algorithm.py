@@ -240,8 +240,6 @@ def built(config: RunConfig, stages: list[Stage], start: Path | None = None) -> 
     """Build the algorithm of a run that a training loop drives, and stop it at the end.
 
     Args:
-        config: the run.
-        stages: its games.
         start: a checkpoint that is read next: its weights count, not those of ``init``.
     """
     torch.set_num_threads(config.learner_threads)

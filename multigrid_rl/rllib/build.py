@@ -133,8 +133,7 @@ class MultigridConfig(PPOConfig):
     def validate(self) -> None:
         """Take over what a user has set, and check it with everything that the run loads.
 
-        Raises:
-            ConfigError: a setting that nothing of ours stands for, or values that do not fit; one line.
+        Raises ``ConfigError``: a setting that nothing of ours stands for, or values that do not fit; one line.
         """
         if self.settings is None:
             raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
@@ -238,7 +237,6 @@ class MultigridConfig(PPOConfig):
                 raise ConfigError(f"evaluation_config: {error}") from error
 
     def _fill(self) -> None:
-        """Set RLlib's settings as they follow from the run."""
         run, stages = self.settings.run, self.settings.stages
         train, cluster = run.train, run.cluster
         if stages:
@@ -307,7 +305,6 @@ def _same(name: str, value: Any, kept: Any) -> bool:
 
 
 def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
-    """Return a schedule as RLlib has it."""
     if constant(schedule):
         return schedule.start
     return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
@@ -333,8 +330,7 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
             sits on all seats that do not learn; a class or function stands for its ``module:name``. What Tune draws,
             ``hidden=tune.choice([[64], [128]])``, is part of ``param_space=config(...)``.
 
-    Raises:
-        ConfigError: a mistake, in one line.
+    Raises ``ConfigError``: a mistake, in one line.
     """
     chosen = [] if scenario is None else [f"scenario={scenario}"]
     opponents = [values.pop("opponent")] if "opponent" in values else []

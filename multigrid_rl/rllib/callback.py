@@ -195,7 +195,6 @@ class FinishedEpisode:
         self.custom_data: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        """Return its steps."""
         return int(self._table.length[self._row])
 
     def __getattr__(self, name: str) -> Any:

@@ -63,12 +63,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def begin(self, factory: EnvFactory, offset: int) -> dict[str, str]:
         """Play the environments of ``factory`` from now on, all fresh; returns what is installed here, by package.
 
-        Args:
-            factory: recipe of the environments.
-            offset: added to the numbers of this runner's environments.
-
-        Raises:
-            PlayerError: a background player is damaged or not the one that was announced.
+        ``offset``: added to the numbers of this runner's environments. Raises ``PlayerError``: a background player is
+        damaged or not the one that was announced.
         """
         self.offset = offset
         self._load(factory)

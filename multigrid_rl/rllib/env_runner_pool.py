@@ -77,8 +77,7 @@ class EnvRunnerPool(Sampler):
     def begin(self, factory: EnvFactory, stage: int) -> None:
         """Let every runner play the games of ``factory``, from fresh ones on; waits for those that are ready.
 
-        Raises:
-            RunError: a runner could not build them.
+        Raises ``RunError``: a runner could not build them.
         """
         first = self._factory is None
         self.use(factory)
@@ -119,8 +118,7 @@ class EnvRunnerPool(Sampler):
     def sample(self) -> list[Experience]:
         """One rollout of every runner that is ready, in the order of their numbers; at least one.
 
-        Raises:
-            RunError: an error inside the game, a runner that is lost again and again, or no runner back in time.
+        Raises ``RunError``: an error inside the game, a runner that is lost again and again, or no runner back in time.
         """
         while True:
             self._await([])
@@ -174,7 +172,6 @@ class EnvRunnerPool(Sampler):
         self._spawn()
 
     def _spawn(self) -> None:
-        """Start the replacements that are due."""
         for runner in self._runners:
             if runner.actor is None and time.monotonic() >= runner.restart_at:
                 size = len(self._runners)
@@ -184,8 +181,7 @@ class EnvRunnerPool(Sampler):
     def _await(self, required: Sequence[_Runner]) -> None:
         """Take in runners that have become ready; wait until ``required`` ones are, or are lost, and one is.
 
-        Raises:
-            RunError: no runner is ready in time, or a runner could not build its games.
+        Raises ``RunError``: no runner is ready in time, or a runner could not build its games.
         """
         generations = {runner.index: runner.generation for runner in required}
         while True:

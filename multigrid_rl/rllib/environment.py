@@ -82,8 +82,7 @@ class RedBlueDoors(MultiAgentEnv):
     ) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, Any]]]:
         """Start a new game; returns observations and empty infos of all agents. ``options`` are not used.
 
-        Raises:
-            gymnasium.error.Error: a negative seed.
+        Raises ``gymnasium.error.Error``: a negative seed.
         """
         super().reset(seed=seed, options=options)
         if seed is not None or not self._seeded:

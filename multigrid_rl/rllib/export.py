@@ -50,7 +50,6 @@ def players_of(folder: Path, seat: str, target: Path, scenario: str | None = Non
     Args:
         folder: of an algorithm's checkpoint, or of one of its modules below ``learner_group/learner/rl_module``.
         seat: a seat, or a team.
-        target: a folder.
         scenario: that an environment under a name of the user's plays.
 
     Returns:
@@ -143,7 +142,6 @@ def _module_for(modules: Path, seat: str, spec: GameSpec) -> Path:
 
 
 def _config_of(path: Path) -> dict[str, Any]:
-    """Return RLlib's configuration of the algorithm that wrote a file."""
     try:
         config: dict[str, Any] = pickle.loads(path.read_bytes())["ctor_args_and_kwargs"][0][0]
         known = {"env", "env_config"} <= config.keys()

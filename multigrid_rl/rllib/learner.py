@@ -147,12 +147,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
 
 
 class GroupLearner:
-    """RLlib's group of learners: the driver's own, or one in each of several processes.
-
-    Args:
-        group: RLlib's.
-        specs: the agents, whose networks learn.
-    """
+    """RLlib's group of learners: the driver's own, or one in each of several processes."""
 
     def __init__(self, group: Any, specs: MultiAgentSpec) -> None:
         self._group, self._specs = group, specs
@@ -215,8 +210,7 @@ class GroupLearner:
     def reporting(self) -> Iterator[None]:
         """Wrap calls of the learners: reports a lost learner as :class:`RunError`.
 
-        Raises:
-            RunError: a remote learner is lost.
+        Raises ``RunError``: a remote learner is lost.
         """
         try:
             yield

@@ -151,10 +151,8 @@ class NetworkModule(ActorCriticModule):
     """Policy and values of one of our networks over tokens: for ``env_config={"observation": "tokens"}``.
 
     ``RLModuleSpec(NetworkModule, model_config={"name": "mlp", "hidden": [64, 64]})``: keys as in ``model``
-    (docs/cli.md), and ``seed`` of the initial weights; by default the process's, which RLlib sets.
-
-    Raises:
-        ConfigError: an unknown key, a network with memory, or spaces of another environment.
+    (docs/cli.md), and ``seed`` of the initial weights; by default the process's, which RLlib sets. Raises
+    ``ConfigError``: an unknown key, a network with memory, or spaces of another environment.
     """
 
     def setup(self) -> None:

@@ -69,9 +69,7 @@ def tracker_named(name: str) -> Any:
 class EventBoard:
     """Writes a run's rows as TensorBoard events.
 
-    Args:
-        folder: of TensorBoard's files.
-        first_step: of a run that goes on: TensorBoard forgets what another process wrote from there on.
+    ``first_step``: of a run that goes on: TensorBoard forgets what another process wrote from there on.
     """
 
     def __init__(self, folder: Path, first_step: int | None) -> None:
@@ -99,12 +97,10 @@ class RunFolder:
 
     Args:
         path: of the folder; must not exist yet.
-        config: the run.
         seated: background players by seat, of all stages.
         facts: of its inputs, for its provenance; see :func:`runs.provenance.facts_of`.
 
-    Raises:
-        FileExistsError: the folder exists already.
+    Raises ``FileExistsError``: the folder exists already.
     """
 
     def __init__(
@@ -140,10 +136,8 @@ class RunFolder:
         """Open the folder of a run that goes on from ``checkpoint``.
 
         What was reported after the checkpoint is reported once more, so those rows move aside, into
-        ``metrics.after-<steps>.jsonl``; an earlier verdict moves to ``verdict.<steps>.json``.
-
-        Raises:
-            ConfigError: another process is writing to the folder, or its provenance is damaged.
+        ``metrics.after-<steps>.jsonl``; an earlier verdict moves to ``verdict.<steps>.json``. Raises ``ConfigError``:
+        another process is writing to the folder, or its provenance is damaged.
         """
         from multigrid_rl.runs.reader import read_provenance, read_verdict  # noqa: PLC0415 - most runs are new
 

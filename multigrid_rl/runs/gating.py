@@ -168,7 +168,6 @@ class Reports:
             counts: environment steps, policy updates and what else is counted since the run began.
             measured: what was measured in this iteration alone.
             finished: episodes that finished in it.
-            specs: who played them.
         """
         self.clock.begin()
         env_steps, seconds = counts["env_steps"], time.perf_counter() - self._began

@@ -135,8 +135,7 @@ class RunPlayers:
     def seat(self, spec: Any, seat: str) -> FrozenPlayer:
         """Load the player that was trained for a seat, for its counterpart, or for another that fits there.
 
-        Raises:
-            PlayerError: no checkpoint, or none of its players fits.
+        Raises ``PlayerError``: no checkpoint, or none of its players fits.
         """
         place, near = place_of(spec), (seat, counterpart(spec, seat))
 
@@ -163,8 +162,7 @@ NAMING = Naming("a run", lambda name: RunPlayers(name) if is_run(name) else None
 def env_of(who: str) -> EnvSignature | None:
     """Return the environment of another package that a frozen player was made for; ``None`` for every other player.
 
-    Raises:
-        PlayerError: damaged, or a folder of something else.
+    Raises ``PlayerError``: damaged, or a folder of something else.
     """
     card = Catalogue().card_of(who)
     return None if card is None else card.env
@@ -186,8 +184,7 @@ def of_other_package(who: str, overrides: Sequence[str] = ()) -> bool:
 def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
     """Return where a player or a run plays: as ``overrides`` say, else in its own environment or scenario.
 
-    Raises:
-        ConfigError, PlayerError: no such player or run, or an environment that its file may not name.
+    Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
     typed = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
     if is_run(who):
@@ -261,15 +258,12 @@ def player_in_place_of(
     """Load a player for what ``agent`` does in the environment of ``config``.
 
     Args:
-        agent: the agent that it replaces.
         who: a player's name or folder, or a run's folder.
-        config: where it plays.
         greedy: a network takes its likeliest action.
         checkpoint: of a run; the latest by default.
         any_env: it may have been trained in another environment of another package, if the spaces are equal.
 
-    Raises:
-        PlayerError: no such player, a damaged one, or one that does not fit.
+    Raises ``PlayerError``: no such player, a damaged one, or one that does not fit.
     """
     code = code_of(who)
     if not config.scenario.kind.rivals and code is not None:
@@ -317,8 +311,7 @@ def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:
 def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str, dict[str, Tensor]], int]:
     """Return the weights by module that training begins with, and the steps behind their normalisers.
 
-    Raises:
-        PlayerError: no such player, or one whose network is another than the run's.
+    Raises ``PlayerError``: no such player, or one whose network is another than the run's.
     """
     weights, steps = {}, 1
     for module in specs.modules:

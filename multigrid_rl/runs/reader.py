@@ -128,7 +128,6 @@ class RunRecord:
     """What was read from a run folder.
 
     Attributes:
-        path: the folder.
         config: resolved ``config.yaml``.
         provenance: ``provenance.json``; empty where there is none.
         verdict: ``verdict.json``, or ``None`` for a run that is still going or was killed.
@@ -202,8 +201,7 @@ def run_config(run: Path) -> RunConfig:
 def read_standings(run: Path) -> list[dict[str, Any]]:
     """Read the opponents of a run with a league: player, since, win, share; none of another run.
 
-    Raises:
-        ConfigError: the file is damaged.
+    Raises ``ConfigError``: the file is damaged.
     """
     path = run / STANDINGS
     rows: list[dict[str, Any]] = _checked(path, _Standings)["players"] if path.is_file() else []
@@ -213,10 +211,8 @@ def read_standings(run: Path) -> list[dict[str, Any]]:
 def opponent_hashes(run: Path) -> dict[str, str]:
     """Return the sha256 of every frozen player that a run met, by name.
 
-    The players of the catalogue may have been trained anew since: a run goes on, and is judged, against those.
-
-    Raises:
-        ConfigError: its provenance is missing or damaged.
+    The players of the catalogue may have been trained anew since: a run goes on, and is judged, against those. Raises
+    ``ConfigError``: its provenance is missing or damaged.
     """
     provenance = read_provenance(run)
     if "opponents" not in provenance:

@@ -60,7 +60,6 @@ def search(
     """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
 
     Args:
-        folder: of the search.
         on_outcome: called with every new outcome.
         interrupted: asked again and again; true ends the search.
 

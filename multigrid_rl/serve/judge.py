@@ -261,8 +261,7 @@ def inspected(path: Path, scenario: str | None, rookie: str, course: Path | None
         rookie: whom it meets.
         course: says both, and what a program may use.
 
-    Raises:
-        PlayerError, ConfigError: what is wrong with it, in one line.
+    Raises ``PlayerError``, ``ConfigError``: what is wrong with it, in one line.
     """
     if not path.exists():
         check_not_class("folder", str(path))

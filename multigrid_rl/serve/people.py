@@ -89,10 +89,8 @@ class People(Store):
     def sync(self, roster: Sequence[Enrolled] = ()) -> None:
         """Make rows for the people of a roster; draws the secret seeds once.
 
-        Nobody is removed: who left the roster keeps what was handed in, and signs in no more.
-
-        Raises:
-            ConfigError: another game, or other anchors than the course began with.
+        Nobody is removed: who left the roster keeps what was handed in, and signs in no more. Raises ``ConfigError``:
+        another game, or other anchors than the course began with.
         """
         fixed = json.dumps({key: getattr(self.course, key) for key in _FIXED}, sort_keys=True)
         with self.writing() as session:

@@ -199,7 +199,6 @@ def thin(series: Series, points: int = POINTS) -> Series:
 
 
 def _chart_figure(chart: Chart) -> Figure:
-    """Draw a page's curve."""
     (width, height), (left, right, top, bottom) = PAGE_SIZE, PAGE_AXES
     figure = Figure(figsize=(width / 72, height / 72))
     axes = figure.add_axes((left / width, 1 - bottom / height, (right - left) / width, (bottom - top) / height))

@@ -112,12 +112,7 @@ class OneSeat:
 
 @dataclass(frozen=True)
 class GameDrawing:
-    """One recorded game that its renderer draws.
-
-    Args:
-        record: the game.
-        own: seats whose returns count; all where none is named.
-    """
+    """One recorded game that its renderer draws. ``own``: seats whose returns count; all where none is named."""
 
     record: ZooRecord
     own: tuple[str, ...] = ()

@@ -93,10 +93,8 @@ def read_report(
 ) -> RunReport:
     """Read a run folder and play fresh games of its policy.
 
-    Args:
-        games: how many in each mode; by default :data:`GAMES`, of other packages :data:`EPISODES`; 0: none.
-
-    Raises ``ConfigError``: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
+    ``games``: how many in each mode; by default :data:`GAMES`, of other packages :data:`EPISODES`; 0: none. Raises
+    ``ConfigError``: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """
     run = read_run(folder)
     rows = read_rows(folder / "metrics.jsonl")

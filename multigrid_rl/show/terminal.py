@@ -45,7 +45,6 @@ class TerminalSession:
     Args:
         spec: the game, to be drawn as text.
         others: players of all other seats.
-        seed: of the games.
     """
 
     def __init__(self, spec: ZooSpec, others: OtherPlayers, *, seed: int) -> None:

@@ -28,7 +28,6 @@ class Expectation(NamedTuple):
     steps: int | None
 
     def __str__(self) -> str:
-        """Tell it in one line."""
         median = "" if self.steps is None else f", median {self.steps:,} steps"
         return f"held on {self.held} of {self.seeds} seeds{median}, with the recipe as it is"
 
@@ -78,11 +77,7 @@ def _at(values: Any, key: str) -> Any:
 def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> str:
     """Return one thing to try, of a run that did not hold its gates.
 
-    Args:
-        verdict: the run's.
-        path: its folder.
-        config: its configuration.
-        changed: what was set, as :func:`settings` tells it.
+    ``changed``: what was set, as :func:`settings` tells it.
     """
     known, run = expectation(config), quote(str(path))
     unmet = [gate["metric"] for gate in verdict["gates"] if not (gate["held"] or gate.get("met"))]

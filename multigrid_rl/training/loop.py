@@ -151,8 +151,7 @@ def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
 def restore(engine: Any, start: Path) -> None:
     """Continue from a checkpoint; logs a warning where the games start afresh.
 
-    Raises:
-        ConfigError: its weights are not finite.
+    Raises ``ConfigError``: its weights are not finite.
     """
     engine.read(start / "rllib")
     engine.run.set_state(read_state(start))
@@ -268,8 +267,7 @@ class Divergence:
             lost_returns: modules whose returns were not finite though their values were.
             weights_now: gives the learner's weights by module; called where something is not finite alone.
 
-        Raises:
-            DivergedError: weights are not finite, or this is the tenth such iteration in a row.
+        Raises ``DivergedError``: weights are not finite, or this is the tenth such iteration in a row.
         """
         quantity = next(_not_finite_in(row, lost_returns), None)
         if quantity is None:

@@ -39,12 +39,7 @@ _helpers: list[Helper] = []
 
 
 class Rehearsal:
-    """Calls them with few small games.
-
-    Args:
-        config: the run.
-        factory: of its environments.
-    """
+    """Calls them with few small games."""
 
     def __init__(self, config: RunConfig, factory: EnvFactory | None = None) -> None:
         self._config, self._factory = config, factory or env_factory(config)
@@ -118,11 +113,8 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
 class Helper:
     """Another process that compiles, begun when a kernel is found missing on disk.
 
-    It outlives a short run, whose next start then finds all of them.
-
-    Args:
-        config: the run, pickled.
-        tell: is handed how many are compiled, after each.
+    It outlives a short run, whose next start then finds all of them. ``tell``: is handed how many are compiled, after
+    each.
     """
 
     def __init__(self, config: bytes, tell: Callable[[int], None]) -> None:

@@ -73,7 +73,6 @@ class TrainingRun:
     Args:
         stages: its games, one after the other.
         games: recipes of the stages' games, as the sampler needs them.
-        sampler: who plays.
         learner: who learns: ``rllib.learner.GroupLearner``.
         stall: ends it when learning stalls; ``None``: nothing does.
 

@@ -138,9 +138,6 @@ def preflight(
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go.
 
     Args:
-        config: of the run.
-        seated: the players of each seat.
-        path: of the run.
         threads: of networks, in words.
         changed: what was set, as ``advice.settings`` tells it.
     """
@@ -376,9 +373,7 @@ def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
 def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, str, str]]:
     """Return name, values and course of what may change with the environment steps played.
 
-    Args:
-        train: the run's.
-        changing: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
+    ``changing``: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
     """
     rows = []
     for name, schedule in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):

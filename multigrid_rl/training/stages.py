@@ -82,9 +82,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
 def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[Stage]:
     """Return all stages of a run, at least one: the last is its own scenario and has no end.
 
-    Args:
-        config: the run.
-        hashes: sha256 that frozen players must have, by name.
+    ``hashes``: sha256 that frozen players must have, by name.
 
     Raises:
         ConfigError: the networks of a stage would not fit those of the run.
@@ -139,13 +137,8 @@ def card_of(stage: Stage, module: str, config: RunConfig) -> dict[str, Any]:
 def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> nn.Module:
     """Build the network of an agent and find the functions of its training; those from outside are called once.
 
-    Args:
-        agent: whose network it is.
-        architecture: of the network.
-        functions: by key, as ``TrainConfig.functions`` has them.
-
-    Raises:
-        ConfigError: one line naming the key, what is expected and what came.
+    ``functions``: by key, as ``TrainConfig.functions`` has them. Raises ``ConfigError``: one line naming the key, what
+    is expected and what came.
     """
     if ":" in str(architecture["name"]):
         from multigrid_rl.learn.trials import try_network  # noqa: PLC0415 - for code of the user's alone

@@ -171,10 +171,6 @@ class Trainer:
         """Return what a learner process updates ``networks`` with, such as :class:`~multigrid_rl.learn.update.Update`.
 
         Args:
-            config: the run.
-            networks: by module.
-            action_spaces: by module.
-            device: of the networks.
             part: this process's index and how many share every minibatch.
         """
         from multigrid_rl.learn.update import Update

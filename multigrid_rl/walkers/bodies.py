@@ -233,10 +233,8 @@ class WalkerEnv(HumanoidEnv):
     Each step pays (1 - (|v - v*| / |v*|)^2)^2 times half of 1 plus the cosine between where the torso points and where
     the target is: between 0 and 1. ``v`` is the mean velocity of all parts in the step and ``v*`` is ``speed`` towards
     the target; a larger difference than ``speed`` counts as that. It ends where the torso is below 1 m or above 2 m.
-    Physics are stepped by MuJoCo's Euler, one evaluation of forces for each 3 ms instead of Humanoid's four.
-
-    Args:
-        speed: wanted, in metres a second.
+    Physics are stepped by MuJoCo's Euler, one evaluation of forces for each 3 ms instead of Humanoid's four. ``speed``:
+    wanted, in metres a second.
     """
 
     def __init__(self, speed: float = 1.0, render_mode: str | None = None) -> None:

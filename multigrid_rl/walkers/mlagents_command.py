@@ -237,7 +237,6 @@ def _translated(key: str, given: Any, values: dict[str, Any], recipe: dict[str, 
 
 
 def _recipe(settings: dict[str, Any], agents: int | None) -> dict[str, Any]:
-    """Return the recipe for checked settings."""
     values = {key: settings.get(key, rule.default) for key, rule in _RULES.items()}
     memory = any(key.startswith("network_settings.memory.") for key in settings)
     league = any(key.startswith("self_play.") for key in settings)

@@ -83,8 +83,6 @@ def _advance(calls: Numbers, fields: Numbers, origins: Numbers, sizes: Numbers, 
         fields: (threads, F) addresses of that ``MjData``'s control, positions, velocities, warm start and more.
         origins: (F,) addresses of the same of all bodies, one after the other.
         sizes: (F,) bytes of one body.
-        first: number of a body.
-        last: number of a body.
     """
     count, bodies = len(calls), last - first
     for thread in prange(count):

@@ -27,12 +27,9 @@ _PEERS: dict[int, UnityPeer] = {}
 class UnityEnvs(Episodes):
     """``num_envs`` places for agents of one behaviour; ``types.BatchedEnv`` with what ``learn.rollout`` asks for.
 
-    An agent sits on its place from its first decision to its end; the next agent takes a free place. An
-    episode is as long as its decisions. What Unity does cannot be set back: a state is empty, and a run that goes on
-    begins with fresh episodes.
-
-    Args:
-        setup: side channels, sent with every reset.
+    An agent sits on its place from its first decision to its end; the next agent takes a free place. An episode is as
+    long as its decisions. What Unity does cannot be set back: a state is empty, and a run that goes on begins with
+    fresh episodes. ``setup``: side channels, sent with every reset.
     """
 
     def __init__(self, peer: UnityPeer, behavior: str, spec: AgentSpec, num_envs: int, setup: bytes) -> None:

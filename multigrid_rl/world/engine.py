@@ -21,14 +21,12 @@ class World:
     """``num_games`` games of one specification, stepped together.
 
     Args:
-        spec: the game.
         num_games: how many games ``N``.
         seed: with a game's number, it determines all randomness in that game.
         first_game: number of the first game; game ``k`` of any batch on any machine plays the same under one seed.
         auto_reset: reset a finished game at once; else it stays finished until :meth:`reset`.
 
-    Raises:
-        ValueError: invalid specification.
+    Raises ``ValueError``: invalid specification.
     """
 
     def __init__(
@@ -70,8 +68,7 @@ class World:
                 the rules, of eliminated agents are ignored.
             order: (N, A) int8 order in which agents act; by default as the rules say.
 
-        Raises:
-            ValueError: actions or an order of the wrong shape or type.
+        Raises ``ValueError``: actions or an order of the wrong shape or type.
         """
         if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
             wanted = f"{(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"

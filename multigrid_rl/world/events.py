@@ -31,8 +31,7 @@ SMALLEST_FACTOR = 1e-9
 def check_reward(name: str, agents: int) -> None:
     """Call a training reward from outside, ``module:function``, once for games of so many agents.
 
-    Raises:
-        ConfigError: one line naming the key, what is expected and what came.
+    Raises ``ConfigError``: one line naming the key, what is expected and what came.
     """
     function = import_object("train.shaping", name)
     key = f"train.shaping={name}"
@@ -59,8 +58,7 @@ class EventBonus:
         weights: seat (or ``all``) -> event of ``constants.EVENTS`` (or ``step``, ``mates``) -> weight. A seat's entry
             replaces single weights of ``all``.
 
-    Raises:
-        ValueError: an unknown seat or event; the message lists the known ones.
+    Raises ``ValueError``: an unknown seat or event; the message lists the known ones.
     """
 
     #: What a game is paid depends on nothing but what happened in it: many steps may be one call.

@@ -59,12 +59,10 @@ class RedBlueDoors(ParallelEnv):
 
     Args:
         name: shown as ``metadata["name"]``.
-        spec: the game.
         render_mode: ``None`` or ``"rgb_array"``.
         flat: observations are vectors.
 
-    Raises:
-        ValueError: unknown render mode.
+    Raises ``ValueError``: unknown render mode.
     """
 
     metadata = {"name": "multigrid_rl", "render_modes": ["rgb_array"], "is_parallelizable": True, "render_fps": 10}  # noqa: RUF012
@@ -99,8 +97,7 @@ class RedBlueDoors(ParallelEnv):
     ) -> tuple[dict[str, Any], dict[str, spaces.Info]]:
         """Start a new game; returns observations and infos of all agents. ``options`` are not used.
 
-        Raises:
-            gymnasium.error.Error: a negative seed.
+        Raises ``gymnasium.error.Error``: a negative seed.
         """
         if seed is not None or self._rng is None:
             self._rng, _ = seeding.np_random(seed)
@@ -113,9 +110,8 @@ class RedBlueDoors(ParallelEnv):
     ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, spaces.Info]]:
         """Play one step.
 
-        Args:
-            actions: an integer 0 to 6 for each of ``agents``. Missing ones mean ``done`` (docs/game.md, section 3);
-                those of eliminated agents are ignored.
+        ``actions``: an integer 0 to 6 for each of ``agents``. Missing ones mean ``done`` (docs/game.md, section 3);
+        those of eliminated agents are ignored.
 
         Returns:
             Observations, rewards, terminated, truncated and infos of the agents that were in the game before the step.

@@ -52,15 +52,13 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> Picture
     team's direction.
 
     Args:
-        world: the batch of games.
         game: number of the game within the batch.
         tile_size: width and height of one cell in pixels.
 
     Returns:
         uint8 (8 * tile_size, 16 * tile_size, 3), RGB; a new array.
 
-    Raises:
-        ValueError: the batch has no such game, or the tile is too small.
+    Raises ``ValueError``: the batch has no such game, or the tile is too small.
     """
     if not 0 <= game < world.num_games:
         raise ValueError(expected("game", f"0 to {world.num_games - 1}", game))

@@ -57,8 +57,7 @@ def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> dict[str, Any]:
 def tokens_of(obs: Mapping[str, Any]) -> NDArray[np.uint8]:
     """Return the tokens (..., D) of an observation in :func:`observation_space`, or of several.
 
-    Raises:
-        ValueError: a view of something that is not in this game.
+    Raises ``ValueError``: a view of something that is not in this game.
     """
     codes = encode(np.asarray(obs["image"]))
     heading = np.asarray(obs["direction"])
@@ -70,8 +69,7 @@ def tokens_of(obs: Mapping[str, Any]) -> NDArray[np.uint8]:
 def token_rows(observation: Any) -> tuple[NDArray[np.uint8], bool]:
     """Return tokens (N, D), also of what :func:`tokens_of` takes, and whether they are several.
 
-    Raises:
-        ConfigError: numbers that are no tokens.
+    Raises ``ConfigError``: numbers that are no tokens.
     """
     seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
     if seen.dtype.kind not in "biuf" or not ((seen >= 0) & (seen <= 255) & (seen % 1 == 0)).all():
