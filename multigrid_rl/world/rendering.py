@@ -12,19 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from multigrid_rl.text import expected
-from multigrid_rl.world.constants import (
-    AGENT,
-    BALL,
-    CELLS,
-    DOOR_LOCKED,
-    EMPTY,
-    HEIGHT,
-    KEY,
-    SIDE_ROOM,
-    UNSEEN,
-    WALL,
-    WIDTH,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 
 Picture = NDArray[np.uint8]
@@ -67,14 +55,14 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> Picture
     state, team, living = world.state, world.flags.team.tolist(), living_agents(world, game)
     codes = state.cells[game].tolist()
     lit = sum((visible_cells(world, game, [a for a in living if team[a] == t]) << t for t in (0, 1)), np.zeros(1, int))
-    seen = np.where(state.cells[game].reshape(WIDTH, HEIGHT) == WALL, 0, lit).reshape(-1).tolist()
-    frame = np.empty((HEIGHT * tile_size, WIDTH * tile_size, 3), np.uint8)
+    seen = np.where(state.cells[game].reshape(c.WIDTH, c.HEIGHT) == c.WALL, 0, lit).reshape(-1).tolist()
+    frame = np.empty((c.HEIGHT * tile_size, c.WIDTH * tile_size, 3), np.uint8)
 
     def put(cell: int, *agent: Any) -> None:
-        x, y = (part * tile_size for part in divmod(cell, HEIGHT))
+        x, y = (part * tile_size for part in divmod(cell, c.HEIGHT))
         frame[y : y + tile_size, x : x + tile_size] = draw_tile(tile_size, codes[cell], seen[cell], agent)
 
-    for cell in range(CELLS):
+    for cell in range(c.CELLS):
         put(cell)
     gone = [0, 0]
     numbered = world.spec.num_agents > 2 or len(set(team)) == 1
@@ -91,18 +79,18 @@ def living_agents(world: World, game: int) -> list[int]:
     """Return the indices of the agents that are not eliminated, in index order; also after the game's end."""
     # A win marks all agents as out, the winners too. Only eliminated agents are moved to their side room.
     s = world.state
-    rooms = [SIDE_ROOM[team] for team in world.flags.team]
+    rooms = [c.SIDE_ROOM[team] for team in world.flags.team]
     return [a for a, room in enumerate(rooms) if not (s.out[game, a] and s.position[game, a] == room)]
 
 
 def visible_cells(world: World, game: int, agents: Iterable[int] | None = None) -> NDArray[np.bool_]:
     """Return the board cells (16, 8) that ``agents`` (by default the living) see in the last observations."""
     area = world.spec.view_size**2
-    visible = np.zeros(CELLS, np.bool_)
+    visible = np.zeros(c.CELLS, np.bool_)
     for a in living_agents(world, game) if agents is None else agents:
         pose = int(world.state.position[game, a]) * 4 + int(world.state.heading[game, a])
         visible[world.tables.cells[pose][world.outputs.tokens[game, a, :area] > 0]] = True
-    return visible.reshape(WIDTH, HEIGHT)
+    return visible.reshape(c.WIDTH, c.HEIGHT)
 
 
 @lru_cache(maxsize=4096)
@@ -119,13 +107,13 @@ def draw_tile(size: int, code: int, seen: int = 0, agent: tuple[Any, ...] = (), 
     Returns:
         uint8 (size, size, 3); not to be written to.
     """
-    ground = {UNSEEN: _UNSEEN, WALL: _WALL}.get(code, _FLOOR)
+    ground = {c.UNSEEN: _UNSEEN, c.WALL: _WALL}.get(code, _FLOOR)
     image = Image.new("RGBA", (size * _FINER,) * 2, ground)
     pen = _Pen(image)
-    if code == UNSEEN:
+    if code == c.UNSEEN:
         for k in range(-100, 100, 20):
             pen.line(((k, 100), (k + 100, 0)), _UNSEEN_LINE, 3)
-    if code != WALL:
+    if code != c.WALL:
         pen.line(((0, 0), (100, 0), (100, 100), (0, 100), (0, 0)), _FLOOR_LINE, 2)
     for team in (0, 1):
         if seen >> team & 1:
@@ -196,15 +184,15 @@ def _shade(image: Any, team: int) -> None:
 
 def _thing(pen: _Pen, code: int, turn: int = 0, *, plain: bool = False) -> None:
     """Draw what a code means; ``plain`` leaves the letter out: in a badge it could not be read."""
-    if code >= AGENT:
-        team, heading = divmod(code - AGENT, 4)
-        _agent(pen, team, (heading + turn) % 4, "RB"[team], EMPTY, False)
-    elif code >= BALL:
-        pen.disc(50, 50, 32, fill=TEAM_INKS[code - BALL])
+    if code >= c.AGENT:
+        team, heading = divmod(code - c.AGENT, 4)
+        _agent(pen, team, (heading + turn) % 4, "RB"[team], c.EMPTY, False)
+    elif code >= c.BALL:
+        pen.disc(50, 50, 32, fill=TEAM_INKS[code - c.BALL])
         if not plain:
-            pen.letter(50, 51, "RB"[code - BALL], CARD)
-    elif code >= KEY:
-        team, middle = (code - KEY) // 2, 50 if plain else 60
+            pen.letter(50, 51, "RB"[code - c.BALL], CARD)
+    elif code >= c.KEY:
+        team, middle = (code - c.KEY) // 2, 50 if plain else 60
         pen.disc(28, middle, 22.5, outline=TEAM_INKS[team], width=11)
         for part in (
             ((46, middle), (92, middle)),
@@ -214,8 +202,8 @@ def _thing(pen: _Pen, code: int, turn: int = 0, *, plain: bool = False) -> None:
             pen.line(part, TEAM_INKS[team], 11)
         if not plain:
             pen.letter(70, 29, "RB"[team], TEAM_INKS[team])
-    elif code >= DOOR_LOCKED:
-        _door(pen, (code - DOOR_LOCKED) % 2, (code - DOOR_LOCKED) // 2)
+    elif code >= c.DOOR_LOCKED:
+        _door(pen, (code - c.DOOR_LOCKED) % 2, (code - c.DOOR_LOCKED) // 2)
 
 
 def _door(pen: _Pen, team: int, state: int) -> None:
@@ -249,7 +237,7 @@ def _agent(pen: _Pen, team: int, heading: int, label: str, hand: int, out: bool)
         pen.shape(points, TEAM_INKS[team])
     # The triangle's middle lies behind the tile's middle, away from where it points.
     pen.letter(50 - 9 * dx, 51 - 9 * dy, label, INK if out else CARD)
-    if hand > EMPTY:
+    if hand > c.EMPTY:
         x, y = _HANDS[heading]
         pen.disc(x, y, 28, fill=CARD, outline=EDGE, width=3)
         _thing(_Pen(pen.image, x - 22, y - 22, 0.44), hand, plain=True)

@@ -11,21 +11,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import (
-    BLUE,
-    CELLS,
-    DOOR_CLOSED,
-    EMPTY,
-    HEIGHT,
-    MISSIONS,
-    NUM_CODES,
-    NUM_EVENTS,
-    RED,
-    UNSEEN,
-    WALL,
-    WIDTH,
-    empty_board,
-)
+from multigrid_rl.world import constants as c
 
 
 class State(NamedTuple):
@@ -89,11 +75,11 @@ def allocate_state(games: int, agents: int) -> State:
     """Allocate finished games, to be initialised by a reset."""
     grid = (games, agents)
     return State(
-        cells=np.full((games, CELLS), EMPTY, np.uint8),
+        cells=np.full((games, c.CELLS), c.EMPTY, np.uint8),
         position=np.zeros(grid, np.uint8),
         heading=np.zeros(grid, np.uint8),
-        hand=np.full(grid, EMPTY, np.uint8),
-        shown=np.full(grid, EMPTY, np.uint8),
+        hand=np.full(grid, c.EMPTY, np.uint8),
+        shown=np.full(grid, c.EMPTY, np.uint8),
         under=np.zeros(grid, np.uint8),
         order=np.zeros(grid, np.int8),
         out=np.zeros(grid, np.uint8),
@@ -115,7 +101,7 @@ def allocate_outputs(games: int, agents: int, tokens: int) -> Step:
         obs_mission=np.zeros(grid, np.int8),
         final_tokens=np.zeros((*grid, tokens), np.uint8),
         reward=np.zeros(grid, np.float64),
-        events=np.zeros((*grid, NUM_EVENTS), np.float32),
+        events=np.zeros((*grid, c.NUM_EVENTS), np.float32),
         terminated=np.zeros(grid, np.bool_),
         truncated=np.zeros(games, np.bool_),
         done=np.zeros(games, np.bool_),
@@ -131,11 +117,11 @@ def make_flags(spec: GameSpec) -> Flags:
     cells = [(6 + k) * 8 + 6 for k in range(spec.blue)] + [(9 - k) * 8 + 1 for k in range(spec.red)]
     headings = [0] * spec.blue + [2] * spec.red
     return Flags(
-        team=np.array([BLUE] * spec.blue + [RED] * spec.red, np.uint8),
+        team=np.array([c.BLUE] * spec.blue + [c.RED] * spec.red, np.uint8),
         weights=np.array([astuple(spec.weights_of(seat)) for seat in spec.seats], np.float64),
         start_cell=np.array(cells, np.uint8),
         start_heading=np.array(headings, np.uint8),
-        board=empty_board(),
+        board=c.empty_board(),
         max_steps=spec.max_steps,
         obstacle=spec.obstacle,
         random_keys=spec.random_keys,
@@ -153,7 +139,7 @@ def make_flags(spec: GameSpec) -> Flags:
 
 def token_categories(spec: GameSpec) -> list[int]:
     """Return the number of values of each observation token: cell codes, heading, mission."""
-    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
+    return [c.NUM_CODES] * spec.view_size**2 + [4, len(c.MISSIONS)]
 
 
 # --- observation windows (docs/game.md, section 4): table lookups, one row of the window at a time
@@ -162,8 +148,8 @@ def token_categories(spec: GameSpec) -> list[int]:
 # outer ring is wall, so clamping coordinates makes cells outside count as wall. How visibility spreads within one row,
 # and into the next, depends only on which cells of the row are visible and which are opaque: another table.
 
-_OPAQUE_FROM = WALL
-_OPAQUE_TO = DOOR_CLOSED + 1
+_OPAQUE_FROM = c.WALL
+_OPAQUE_TO = c.DOOR_CLOSED + 1
 
 
 class ViewTables(NamedTuple):
@@ -179,16 +165,16 @@ def view_tables(view_size: int) -> ViewTables:
     """Build the tables for an odd ``view_size`` from 3 to 7."""
     v = view_size
     vectors = ((1, 0), (0, 1), (-1, 0), (0, -1))
-    cells = np.zeros((CELLS * 4, v * v), np.uint8)
-    for pose in range(CELLS * 4):
-        x, y = divmod(pose // 4, HEIGHT)
+    cells = np.zeros((c.CELLS * 4, v * v), np.uint8)
+    for pose in range(c.CELLS * 4):
+        x, y = divmod(pose // 4, c.HEIGHT)
         fx, fy = vectors[pose % 4]
         for i in range(v):
             for j in range(v):
                 ahead, right = v - 1 - j, i - v // 2
-                cx = min(max(x + ahead * fx - right * fy, 0), WIDTH - 1)
-                cy = min(max(y + ahead * fy + right * fx, 0), HEIGHT - 1)
-                cells[pose, i * v + j] = cx * HEIGHT + cy
+                cx = min(max(x + ahead * fx - right * fy, 0), c.WIDTH - 1)
+                cy = min(max(y + ahead * fy + right * fx, 0), c.HEIGHT - 1)
+                cells[pose, i * v + j] = cx * c.HEIGHT + cy
     spread = np.zeros((2**v, 2**v), np.uint8)
     upward = np.zeros((2**v, 2**v), np.uint8)
     for visible in range(2**v):
@@ -227,5 +213,5 @@ def draw_view(
         visible = tables.spread[visible, opaque]
         for i in range(size):
             if not (visible >> i) & 1:
-                out[i * size + j] = UNSEEN
+                out[i * size + j] = c.UNSEEN
         visible = int(beyond)
