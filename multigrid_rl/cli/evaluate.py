@@ -57,7 +57,7 @@ def evaluate(
             result = evaluation.evaluate(target, episodes=episodes, seed=seed, modes=modes, sides=sides)
             report, games = evaluation.report(result), None
             if target.rivals:
-                files.append(evaluation.write_episodes(evaluation.episode_columns(result), unfinished))
+                files.append(evaluation.write_episodes(result, unfinished))
                 kept = [game.model_dump() for game in evaluation.kept_games(result)]
                 games = json_text(kept) if kept else None
             for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):

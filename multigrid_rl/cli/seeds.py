@@ -34,7 +34,6 @@ from rich.table import Table
 
 from multigrid_rl.cli.start import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
-from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.files import write_whole
@@ -128,7 +127,9 @@ def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | Non
     words = [word for word in overrides if not word.startswith("run_dir=")]
     config = compose([*overrides, f"seed={seeds[0]}"])
     check_budget(config.train)
-    folder = Path(config.run_dir) if config.run_dir else _new_folder(config, seeds)
+    folder = Path(config.run_dir or default_run_dir(config, datetime.now()))
+    if not config.run_dir:
+        folder = folder.with_name(folder.name.replace(f"-seed{config.seed}", f"-{len(seeds)}-seeds", 1))
     if folder.exists() and (not (folder / SEEDS_FILE).exists() or read_request(folder)[0] != words):
         raise ConfigError(expected("run_dir", "a new folder, or one of seeds with these overrides", folder))
     load_stages(config, None)
@@ -138,11 +139,6 @@ def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | Non
         known = sorted({*seeds, *(read_request(folder)[1] if (folder / SEEDS_FILE).exists() else ())})
         write_whole(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
         return _run(words, folder, seeds, at_once or max(1, int(cores // (1 + config.cluster.runners))))
-
-
-def _new_folder(config: RunConfig, seeds: Sequence[int]) -> Path:
-    path = default_run_dir(config, datetime.now())
-    return path.with_name(path.name.replace(f"-seed{config.seed}", f"-{len(seeds)}-seeds", 1))
 
 
 def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> dict[int, Seed]:

@@ -78,13 +78,6 @@ class Playing(nn.Module):
         return torch.minimum(torch.maximum(actions, low), high)
 
 
-def check_installed() -> None:
-    """Raise ``ConfigError`` without the libraries that write and run such files."""
-    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
-        wanted = f"onnx and onnxruntime: {installing('onnx')}"
-        raise ConfigError(expected("--onnx", wanted, f"no {' and no '.join(missing)}"))
-
-
 def one_of(homes: Mapping[str, Path], seat: str | None) -> Path:
     """Return the one player's folder among those of a team's seats. Raises ``PlayerError``."""
     if "" in homes:
@@ -100,7 +93,9 @@ def write_onnx(source: Path, target: Path) -> str:
     Raises ``ConfigError``: not the name of a new file, or the libraries are missing; ``PlayerError``: a damaged
     player, or a network of a user's own that has no such form.
     """
-    check_installed()
+    if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
+        wanted = f"onnx and onnxruntime: {installing('onnx')}"
+        raise ConfigError(expected("--onnx", wanted, f"no {' and no '.join(missing)}"))
     if target.suffix != _SUFFIX or target.exists():
         raise ConfigError(expected("--output", f"a new file that ends with {_SUFFIX}", target))
     import onnx  # noqa: PLC0415 - an extra

@@ -111,9 +111,8 @@ class AgentProcess:
     def ask(self, message: bytes, seconds: float) -> bytes:
         """Write ``message`` and return the next line of the answer, without its end; afterwards the process is stopped.
 
-        Raises ``TooSlowError``: no answer within ``seconds`` of its own; ``BusyError``: nor within
-        :data:`WAITING` times as many by the clock; ``ProcessError``: one that is too long or several lines, or
-        its end.
+        Raises ``TooSlowError``: no answer within ``seconds`` of its own; ``BusyError``: nor within :data:`WAITING`
+        times as many by the clock; ``ProcessError``: one that is too long or several lines, or its end.
         """
         self._signal(signal.SIGCONT)
         before, asleep = self._usage.computed_s, 0.0

@@ -76,14 +76,9 @@ class TimeLimit:
         self._seen = self.calls
 
 
-def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequence:
-    """Return what everything random in one episode of environment ``number`` follows from."""
-    return np.random.SeedSequence((seed, number, episode))
-
-
 def reset_seed(seed: int, number: int, episode: int) -> int:
-    """Return what one episode of environment ``number`` is reset with."""
-    return int(episode_sequence(seed, number, episode).generate_state(1)[0])
+    """Return what one episode of environment ``number`` is reset with: everything random in it follows from that."""
+    return int(np.random.SeedSequence((seed, number, episode)).generate_state(1)[0])
 
 
 def reset_by(reset: Callable[..., Any], seed: int) -> Any:

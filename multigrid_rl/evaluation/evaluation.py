@@ -255,16 +255,6 @@ def record_of(target: Target, part: PlayedPart, number: int, seed: int, label: s
     )  # fmt: skip
 
 
-def episode_columns(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
-    """Lay out the table of all episodes, parts one after the other, games in the order of their numbers.
-
-    ``seed`` and ``game`` decide the game, ``result`` is that of the judged player by the win flag; then each seat's
-    player, return and events.
-    """
-    parts = [_columns(part, evaluation) for part in evaluation.parts]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     table, games = part.table, part.table.episodes
     columns: dict[str, NDArray[Any]] = {
@@ -285,11 +275,16 @@ def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]
     return columns
 
 
-def write_episodes(columns: dict[str, NDArray[Any]], folder: Path) -> Path:
-    """Write ``episodes.csv`` into ``folder``; returns the file."""
+def write_episodes(evaluation: Evaluation, folder: Path) -> Path:
+    """Write the table of all episodes, ``episodes.csv``, into ``folder``; returns the file.
+
+    Parts stand one after the other, games in the order of their numbers. ``seed`` and ``game`` decide the game,
+    ``result`` is that of the judged player by the win flag; then each seat's player, return and events.
+    """
     # Imported here: pyarrow takes a third of a second.
     import pyarrow.csv  # noqa: PLC0415
 
-    table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+    parts = [_columns(part, evaluation) for part in evaluation.parts]
+    table = pyarrow.table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     pyarrow.csv.write_csv(table, folder / "episodes.csv", pyarrow.csv.WriteOptions(quoting_style="needed"))
     return folder / "episodes.csv"

@@ -53,16 +53,13 @@ class CloningConfig:
         train: Any = config.train
         return cls(
             data=config.data,
-            held_out=train.cloning.held_out,
             env_steps=train.batch_size,
             batch_size=train.batch_size * passes,
             minibatch_size=train.minibatch,
-            play_every=train.cloning.play_every,
             lr=train.schedules["lr"],
-            weight_decay=train.cloning.weight_decay,
             grad_clip=train.grad_clip,
             seed=config.seed,
-            censored=train.cloning.censored,
+            **train.cloning.model_dump(exclude={"patience"}),
         )
 
 

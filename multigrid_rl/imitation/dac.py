@@ -1,10 +1,9 @@
 """Adversarial imitation from kept steps: soft actor-critic whose rewards a discriminator pays.
 
 Discriminator-actor-critic (Kostrikov et al. 2019, https://arxiv.org/abs/1809.02925) is GAIL whose policy and
-discriminator learn from all that was played, where GAIL by PPO forgets each batch. Rewards are not kept: each
-gradient step is paid what the discriminator says by then. With ``kind=airl`` the discriminator is that of adversarial
-inverse reinforcement learning (Fu et al. 2018, https://arxiv.org/abs/1710.11248), without shaping: see
-:class:`KeptAirl`.
+discriminator learn from all that was played, where GAIL by PPO forgets each batch. Rewards are not kept: each gradient
+step is paid what the discriminator says by then. With ``kind=airl`` the discriminator is that of adversarial inverse
+reinforcement learning (Fu et al. 2018, https://arxiv.org/abs/1710.11248), without shaping: see :class:`KeptAirl`.
 """
 
 from __future__ import annotations

@@ -178,9 +178,7 @@ def _find(name: str) -> Made | None:
     return None if code is None else Made(name, lambda game, seat: place_of(game).own_class(game, code, seat))
 
 
-def _plugged_in() -> list[str]:
-    return [point.name for point in entry_points(group=PLUGGED_IN)]
-
-
 #: Entry of ``tables.NAMINGS``.
-NAMING = Naming("module:Class", _find, runs_code=True, known=_plugged_in)
+NAMING = Naming(
+    "module:Class", _find, runs_code=True, known=lambda: [point.name for point in entry_points(group=PLUGGED_IN)]
+)

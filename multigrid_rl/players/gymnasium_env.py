@@ -209,10 +209,7 @@ def match_around(
     *,
     auto_reset: bool = False,
 ) -> Match[Any]:
-    """Return games in which every seat but those of ``focal`` has a player.
-
-    Raises as :class:`SeatEnv` does.
-    """
+    """Return games in which every seat but those of ``focal`` has a player. Raises as :class:`SeatEnv` does."""
     chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), by_seat(players)
     spec = chosen.spec
     for seat in focal:

@@ -287,15 +287,11 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
         folder.end(Outcome(spec, status, score_of(verdict), verdict["env_steps"], time.monotonic() - began))
 
 
-def command_of(folder: SearchFolder, spec: TrialSpec) -> list[str]:
-    """Return the overrides that make ``train`` play the same run, if it starts from nothing."""
-    own = (f"seed={spec.seed}", f"train.until={spec.until}", "train.torch_threads=1", "train.threads=1")
-    return [*folder.request.space.overrides(spec.params or {}), *own, "cluster.num_env_runners=0"]
-
-
 def _played(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
     """Play a trial, or what an earlier session left of it; returns its verdict, and whether it lags behind."""
-    command, path = command_of(folder, spec), folder.run_path(spec.id)
+    own = (f"seed={spec.seed}", f"train.until={spec.until}", "train.torch_threads=1", "train.threads=1")
+    command = [*folder.request.space.overrides(spec.params or {}), *own, "cluster.num_env_runners=0"]
+    path = folder.run_path(spec.id)
     # Ray has replaced them, and a run's provenance records how to repeat the run.
     sys.argv = ["multigrid-rl", "train", *command]
     with suppress(ConfigError):
@@ -314,12 +310,12 @@ def _played(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool
             lags = folder.lags(spec.id, steps, score_of(keeper.verdict()).number)
 
     config = compose(command)
-    own = start = _checkpoint_of(path)
-    if spec.warm_start and own is None:
+    left = start = _checkpoint_of(path)
+    if spec.warm_start and left is None:
         start = newest_good(folder.run_path(str(spec.origin)))
-    stages = stages_of(config, opponent_hashes(path) if own else None)
-    if own is not None:
-        run = RunFolder.reopened(path, config, own)
+    stages = stages_of(config, opponent_hashes(path) if left else None)
+    if left is not None:
+        run = RunFolder.reopened(path, config, left)
     else:
         run = RunFolder(path, config, seated_in(stages), facts_of(config))
     stop = folder.path / STOP

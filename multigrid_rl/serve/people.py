@@ -79,10 +79,6 @@ def _read(text: str) -> bytes:
     return data
 
 
-def _pseudonym() -> str:
-    return f"player {secrets.randbelow(900_000) + 100_000}"
-
-
 class People(Store):
     """A store with people."""
 
@@ -112,7 +108,8 @@ class People(Store):
             if self._was(session, one.code) in known:  # asked to be forgotten, whatever the roster says
                 continue
             if (person := known.get(one.code)) is None:
-                name = next(name for name in iter(_pseudonym, "") if name not in taken)
+                drawn = iter(lambda: f"player {secrets.randbelow(900_000) + 100_000}", "")
+                name = next(name for name in drawn if name not in taken)
                 taken.add(name)
                 session.add(Person(**one._asdict(), pseudonym=name))
             else:

@@ -66,10 +66,6 @@ class Reference(_Drawn):
         """Points of the grid, from its start, at which every seed was still running."""
         return sum(running == len(self.runs) for running in self.running)
 
-    def gate_of(self, metric: str) -> Gate | None:
-        """Return the gate on a metric, if there is one."""
-        return next((gate for gate in self.gates if gate.metric == metric), None)
-
     def median_to_held(self, what: str) -> float | None:
         """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
         steps = [math.inf if (held := run.steps_to_held.get(what)) is None else held for run in self.runs]

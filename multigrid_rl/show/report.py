@@ -153,7 +153,7 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
             unit=unit_of(name),
             lines=tuple(Line(f"seed {run.config['seed']}, which ended {k}", run.series[name]) for k, run in ended),
             x_max=order[-1].env_steps,
-            gate=reference.gate_of(name),
+            gate=next((gate for gate in reference.gates if gate.metric == name), None),
             under=(reference, name),
         )
         for name in metrics
