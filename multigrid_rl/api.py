@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from multigrid_rl import tables
-from multigrid_rl.cli.start import resume_training, run_training
+from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
 from multigrid_rl.evaluation.evaluation import KEPT, Mode, kept_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games

@@ -54,8 +54,8 @@ GAMES: dict[str, str] = {
 #: What writes a game of PettingZoo's as text where its own renderer does not, by its ``metadata["name"]``: its
 #: environment, unwrapped -> text.
 TEXTS: dict[str, str] = {
-    "tictactoe_v3": "multigrid_rl.envs.texts:tictactoe",
-    "connect_four_v3": "multigrid_rl.envs.texts:connect_four",
+    "tictactoe_v3": "multigrid_rl.envs.farama:tictactoe",
+    "connect_four_v3": "multigrid_rl.envs.farama:connect_four",
 }
 
 #: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
@@ -159,7 +159,7 @@ NETWORKS: dict[str, Network] = {
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
     "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
     "attention": Network(
-        "multigrid_rl.models.cells:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
+        "multigrid_rl.models.attention:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
     ),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),

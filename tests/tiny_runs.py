@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 
 TINY = [
     "train.num_envs=32",

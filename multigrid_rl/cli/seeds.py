@@ -32,7 +32,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.start import resume_training, run_training
+from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.evaluation.seed_statistics import told_median

@@ -19,8 +19,19 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed, single
-from multigrid_rl.envs.parts import SwappedParts
-from multigrid_rl.envs.zoo import LEGAL, LIMIT, Game, Happened, How, Seat, begun, described, failed, open_game
+from multigrid_rl.envs.zoo import (
+    LEGAL,
+    LIMIT,
+    Game,
+    Happened,
+    How,
+    Seat,
+    SwappedParts,
+    begun,
+    described,
+    failed,
+    open_game,
+)
 from multigrid_rl.metrics import ahead
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import mistake

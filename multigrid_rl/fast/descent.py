@@ -13,18 +13,9 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from multigrid_rl.fast.adam import Adam, adam_step, clip_gradient
 from multigrid_rl.fast.distinct import number
-from multigrid_rl.fast.loss import (
-    Adam,
-    adam_step,
-    add_up,
-    as_read,
-    categorical_rows,
-    clipped,
-    gaussian_rows,
-    per_row,
-    shapes,
-)
+from multigrid_rl.fast.loss import add_up, as_read, categorical_rows, gaussian_rows, per_row, shapes
 from multigrid_rl.fast.towers import Towers, both_backward, both_forward
 from multigrid_rl.jit import float_inlined, float_shared, inlined
 from multigrid_rl.models.distributions import Distribution
@@ -92,7 +83,7 @@ def categorical_penalty(
 ) -> None:
     """Add the gradient of a penalty on the divergence of this policy from that which played, and tell its mean.
 
-    Torch's form is ``learn.losses.KlPenalty``.
+    Torch's form is ``learn.penalty.KlPenalty``.
 
     Args:
         passed, chosen, parts, sums: as :func:`~multigrid_rl.fast.loss.categorical_rows` takes and leaves them.
@@ -198,7 +189,7 @@ def _descend(
             return m
         _upstream(count, which, extras, (by_flat, by_values), (first_back[4][-1], second_back[4][-1]))
         both_backward(inputs, kind, first_back, second_back)
-        norms[m] = clipped(row.gradient, limits[4])
+        norms[m] = clip_gradient(row.gradient, limits[4])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 

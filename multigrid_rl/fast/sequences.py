@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.fast.adam import Adam, adam_step, clip_gradient
 from multigrid_rl.fast.descent import Held, categorical_penalty, take
 from multigrid_rl.fast.distinct import add_up, number, numbered
 from multigrid_rl.fast.gru import GRU, Weights, arrays_of, backward, encode, encode_backward, forward
-from multigrid_rl.fast.loss import Adam, adam_step, as_read, categorical_rows, clipped, shapes
+from multigrid_rl.fast.loss import as_read, categorical_rows, shapes
 from multigrid_rl.jit import float_shared, inlined, threads
 from multigrid_rl.models.distributions import Distribution
 from multigrid_rl.models.tokens import add_rows
@@ -99,7 +100,7 @@ def _descend(
         add_up(back[0][3], which, by_distinct)
         halves = (by_distinct[:count], by_encoded[:count])
         encode_backward(parts, tokens[:count], first, encoded[:count], halves, weights, gradients)
-        norms[m] = clipped(row.gradient, limits[4])
+        norms[m] = clip_gradient(row.gradient, limits[4])
         adam_step(row.weights, row.gradient, row.mean, row.square, factors[m])
     return len(chosen)
 

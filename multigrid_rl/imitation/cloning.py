@@ -59,7 +59,10 @@ class CloningConfig:
             lr=train.schedules["lr"],
             grad_clip=train.grad_clip,
             seed=config.seed,
-            **train.cloning.model_dump(exclude={"patience"}),
+            held_out=train.cloning.held_out,
+            play_every=train.cloning.play_every,
+            weight_decay=train.cloning.weight_decay,
+            censored=train.cloning.censored,
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast.loss import Adam, adam_step
+from multigrid_rl.fast.adam import Adam, adam_step
 
 Floats = NDArray[np.float32]
 

@@ -20,18 +20,8 @@ from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
-from multigrid_rl.learn.losses import (
-    Losses,
-    Rows,
-    Statistics,
-    UpdateConfig,
-    Weighting,
-    loss_of,
-    penalties_of,
-    stop_at,
-    summed_up,
-    with_outputs,
-)
+from multigrid_rl.learn.losses import Losses, Rows, Statistics, UpdateConfig, Weighting, loss_of
+from multigrid_rl.learn.penalty import penalties_of, stop_at, summed_up, with_outputs
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 

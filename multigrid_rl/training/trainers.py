@@ -171,6 +171,8 @@ class Trainer:
         """Return what a learner process updates ``networks`` with, such as :class:`~multigrid_rl.learn.update.Update`.
 
         Args:
+            networks: by module, on ``device``.
+            action_spaces: by module.
             part: this process's index and how many share every minibatch.
         """
         from multigrid_rl.learn.update import Update

@@ -14,7 +14,7 @@ import pytest
 from agents import RECORDER, agent_of
 from bundles import edit
 from commands import call, complaint
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.messages import Asked, SeatsProtocol

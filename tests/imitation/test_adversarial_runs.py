@@ -10,7 +10,7 @@ import pytest
 
 from commands import call, complaint
 from demonstrated import pusher
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.imitation.imitation_trainers import AdversarialOptions
 from multigrid_rl.metrics import glossary, matches

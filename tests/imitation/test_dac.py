@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from demonstrated import Shown, pusher
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps

@@ -11,7 +11,7 @@ import torch
 from commands import call, complaint
 from composing import refusal
 from demonstrated import pusher
-from multigrid_rl.cli.start import resume_training, run_training
+from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.metrics import glossary, matches
 from tiny_runs import rows_of, without_time
 

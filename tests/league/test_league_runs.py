@@ -10,7 +10,7 @@ import pytest
 
 from commands import call
 from composing import refusal
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.runs.checkpoints import read_state
 from tiny_runs import rows_of, tiny_run, without_time

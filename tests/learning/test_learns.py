@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.imitation.demonstrations import Episode, write
 from tiny_runs import rows_of
 

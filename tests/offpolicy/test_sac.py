@@ -8,7 +8,7 @@ import torch
 
 from commands import call
 from hostile_agents import Target
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator

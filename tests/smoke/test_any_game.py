@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from commands import call, has_verb
 from multigrid_rl.cli.main import app
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.catalogue import Catalogue, PlayerError

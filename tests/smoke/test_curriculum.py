@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import read_card

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multigrid_rl.cli.drive import tell_how_to_resume
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.learn.flat import FlatAdam
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.text import ConfigError

@@ -13,7 +13,7 @@ import pytest
 
 from commands import call, complaint, has_verb
 from multigrid_rl import tables
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.metrics import glossary, matches

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ppo_twin as one
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 from tiny_runs import rows_of
 
 ITERATIONS = 3

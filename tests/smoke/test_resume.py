@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from multigrid_rl.cli.drive import tell_how_to_resume
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state

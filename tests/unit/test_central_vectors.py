@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import evaluate, report

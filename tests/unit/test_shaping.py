@@ -22,7 +22,7 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import ConfigError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from multigrid_rl.cli.start import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.text import ConfigError
 
 OWN = """

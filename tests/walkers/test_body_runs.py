@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from commands import call
-from multigrid_rl.cli.start import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.types import RunError
 from multigrid_rl.walkers.unity import UnityFactory
