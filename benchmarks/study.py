@@ -118,7 +118,7 @@ def read_arms(
         arm.results.append(record["result"])
         arm.curves.append(curves.pop(_RETURN))
         arm.made.append(record["made"])
-        arm.updates.append(record["updates"])
+        arm.updates.append([float("nan") if value is None else value for value in record["updates"]])
         for metric, curve in curves.items():
             arm.others.setdefault(metric, []).append(curve)
     return arms, records
@@ -147,7 +147,9 @@ def keep(records: Sequence[dict[str, Any]], file: Path) -> None:
         for metric, (steps, values) in record["curves"].items():
             which = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _KEPT_POINTS)).astype(int))
             curves[metric] = [[steps[k] for k in which], [float(f"{values[k]:.5g}") for k in which]]
-        lines.append(json.dumps(record | {"curves": curves}))
+        # JSON has no NaN.
+        updates = [None if value is None or np.isnan(value) else value for value in record["updates"]]
+        lines.append(json.dumps(record | {"curves": curves, "updates": updates}, allow_nan=False))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -59,6 +59,7 @@ def test_runs_of_another_machine_count_beside_those_here(tmp_path):
     others = [records[0] | {"seed": seed, "result": {"draw": 8.0}} for seed in (jobs[0].seed, 9)]
     keep(others, tmp_path / "kept.jsonl")
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert kept[0]["updates"][1] is None  # no divergence was measured
     arms, _ = read_arms(jobs, ["entropy/agent_0"], kept)
     assert arms[jobs[0].arm].scores().tolist() == [7, 8]  # the run here stands before its record
     whole, thinned = arms[jobs[0].arm].curves
