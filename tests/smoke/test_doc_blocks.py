@@ -29,7 +29,7 @@ NOT_RUN = {
     r"multigrid-rl serve": "needs a course, goes on until it is ended: tests/serve",
     r"pybullet": "needs a package that tests do not install",
     r"scenario=unity": "needs Unity's editor: tests/walkers/test_unity.py",
-    r"import-(policy|mlagents)|experts/cheetah|walker\.yaml": "needs a file of the reader's: "
+    r"import-(policy|mlagents)|experts/cheetah|imported\.yaml": "needs a file of the reader's: "
     "tests/imitation/test_outside.py, tests/walkers/test_mlagents.py",
     r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
     r"ppo_one_file_todo|=my_estimates:gae": "needs the reader's work: tests/smoke/test_one_file.py",
