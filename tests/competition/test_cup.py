@@ -193,3 +193,7 @@ def test_page_of_a_cup_is_an_entry(monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "cup" / "ours.txt").is_file()
     assert call("cup", "verify", tmp_path / "cup").exit_code == 0
+
+
+def test_overrides_of_a_cup_keep_their_slashes():
+    assert complaint(call("cup", "entries", "no//override")).endswith("got entries no//override")

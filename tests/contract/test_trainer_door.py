@@ -10,7 +10,7 @@ import pytest
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import Part
-from multigrid_rl.config.schema import TrainConfig
+from multigrid_rl.config.schema import TrainConfig, trainer_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.trainers import Trainer
 from tiny_runs import tiny_run
@@ -85,3 +85,8 @@ def test_trainer_from_outside_runs_and_refuses(door, tmp_path):
     assert compose(["scenario=1v1", "experiment=none", "train.trainer=walk"]).train.walk.spread == 0.1
     with pytest.raises(ConfigError, match="data: expected null"):
         compose(["scenario=1v1", "experiment=none", "train.trainer=walk", "data=x"])
+
+
+def test_installed_package_cannot_replace_a_trainer_of_ours(monkeypatch):
+    monkeypatch.setattr(tables, "installed", lambda group: {"ppo": "not_there:TRAINER"})
+    assert trainer_of("ppo") is tables.find(tables.TRAINERS, "ppo")
