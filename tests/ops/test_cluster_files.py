@@ -369,22 +369,6 @@ def test_setup_refuses_unknown_build_of_torch(tmp_path):
     assert "TORCH: expected cpu, gpu or a version of CUDA such as cu126, got amd" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("typed", "called"),
-    [
-        (["train"], "train scenario=1v1"),
-        (["train", "scenario=coop", "seed=3"], "train scenario=coop 'seed=3'"),
-        (["train", "env_id=CartPole-v1"], "train 'env_id=CartPole-v1'"),
-        (["train", "env_id=Mine-v0", "SCENARIO=cartpole"], "train scenario=cartpole 'env_id=Mine-v0'"),
-        (["cup", "FOLDER=league-run"], "cup league-run"),  # a run brings its own scenario
-        (["cup", "FOLDER=entries", "SCENARIO=coop"], "cup entries --scenario coop"),
-    ],
-)
-def test_makefile_names_a_scenario_where_it_is_meant(typed, called):
-    done = subprocess.run(["make", "--dry-run", *typed], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert " ".join(done.stdout.splitlines()[-1].split()).endswith(f"/multigrid-rl {called}")
-
-
 def test_every_documented_training_command_is_valid():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:\w+)?\n(.*?)```", page, flags=re.DOTALL)

@@ -245,7 +245,7 @@ def _track_twice(kind, folder):
 )
 def test_web_is_one_more_tracker(monkeypatch, typed, wanted):
     asked = []
-    run = tables.load("multigrid_rl.cli.train:train").__globals__
-    monkeypatch.setitem(run, "run_training", lambda words: asked.extend(words) or {"ended": "", "held": True})
+    trained = {"ended": "", "held": True}
+    monkeypatch.setattr("multigrid_rl.cli.train.run_training", lambda words: asked.extend(words) or trained)
     assert call("train", "--web", *typed).exit_code == 0
     assert asked[-1] == f"tracking={wanted}"

@@ -111,7 +111,7 @@ def test_tune_pbt(tmp_path):
     results = example("tune_pbt").main(*TINY, trials=2, iterations=3, every=1, folder=os.fspath(tmp_path))
     assert not results.errors
     # One that takes over what another has learned may end on an older report.
-    assert max(result.metrics["training_iteration"] for result in results) == 3
+    assert {3} <= {result.metrics["training_iteration"] for result in results} <= {2, 3}
     assert all("gates" in result.metrics for result in results)
 
 
