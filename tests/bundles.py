@@ -41,7 +41,7 @@ def torch_files_here() -> Iterator[None]:
         return SimpleNamespace(returncode=0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=run))
+        patch.setattr("multigrid_rl.imitation.formats.subprocess", SimpleNamespace(run=run))
         yield
 
 

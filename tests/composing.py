@@ -16,7 +16,7 @@ from multigrid_rl.config.recipes import group_values, names_in, recipe_values, s
 from multigrid_rl.config.scenario import BOARD, env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.text import OneLineError
 from multigrid_rl.training.screen import recipe_of
 

@@ -155,7 +155,7 @@ def _compile_the_game() -> None:
 
 def _compile_networks() -> None:
     from multigrid_rl.config.compose import compose  # noqa: PLC0415
-    from multigrid_rl.training.rehearsal import warm_up  # noqa: PLC0415
+    from multigrid_rl.training.warm_up import warm_up  # noqa: PLC0415
 
     warm_up(compose([]))
 

@@ -14,7 +14,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
-from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.runs.reports import gates_of
 
 
 @dataclass

@@ -25,9 +25,9 @@ from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.training import screen as live
 from multigrid_rl.training.loop import DivergedError, train
-from multigrid_rl.training.rehearsal import start_compiler
 from multigrid_rl.training.stages import load_stages, thread_tuner
 from multigrid_rl.training.trainers import RowCallback
+from multigrid_rl.training.warm_up import start_compiler
 from multigrid_rl.trust import MISTAKES, mistake, own_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 

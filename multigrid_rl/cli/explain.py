@@ -20,7 +20,7 @@ from multigrid_rl.config.overrides import written
 from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config_file
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.metrics import glossary, matches
-from multigrid_rl.runs.gating import metrics_of
+from multigrid_rl.runs.reports import metrics_of
 from multigrid_rl.tables import entries, load
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules

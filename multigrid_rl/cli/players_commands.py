@@ -11,7 +11,7 @@ from rich.table import Table
 
 from multigrid_rl.cli.app import console, fail, one_thread, refused
 from multigrid_rl.config.recipes import scenario_id
-from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import spread
 

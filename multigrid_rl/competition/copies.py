@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from multigrid_rl.competition.agents import AGENT_FILE, is_agent
+from multigrid_rl.competition.attribution import explained
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.explained import explained
 from multigrid_rl.competition.folders import FolderPart, read_parts
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError

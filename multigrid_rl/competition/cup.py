@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.cup_folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
 from multigrid_rl.competition.entries import UNREADABLE, CupConfig, Entry
-from multigrid_rl.competition.handed_in import reason_of
+from multigrid_rl.competition.hand_ins import reason_of
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record

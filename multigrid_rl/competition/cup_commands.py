@@ -22,7 +22,7 @@ from multigrid_rl.trust import trusting_agents
 
 if TYPE_CHECKING:
     from multigrid_rl.competition.grading import Examiner
-    from multigrid_rl.competition.handed_in import HandedIn
+    from multigrid_rl.competition.hand_ins import HandedIn
 
 FOLDER = (
     "Folder with one folder for each entry, a bundle or an agent; or a run with a league. Behind it overrides may say "
@@ -191,7 +191,7 @@ def grade(
     ] = 300.0,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
-    from multigrid_rl.competition import gradebook, grading, handed_in, sandbox
+    from multigrid_rl.competition import gradebook, grading, hand_ins, sandbox
 
     one_thread()
     rubric = rubric_file(rubric)
@@ -211,13 +211,13 @@ def grade(
         ended_by_signals("the same command resumes the class" if table else ""),
         closing(Scratch()) as scratch,
     ):
-        before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
+        before = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
         known = [each.folder for each in before if not each.problem]
         examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:
-            _grade_class(handed_in.hand_ins(bundle, scratch.path), examiner, table)
+            _grade_class(hand_ins.hand_ins(bundle, scratch.path), examiner, table)
         else:
-            _grade_one(handed_in.hand_in(bundle, scratch.path), examiner, output)
+            _grade_one(hand_ins.hand_in(bundle, scratch.path), examiner, output)
 
 
 def rubric_file(named: Path) -> Path:

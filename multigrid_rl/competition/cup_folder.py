@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from multigrid_rl.competition.entries import CupConfig, Entry, entry_in
 from multigrid_rl.competition.folders import write_parts
-from multigrid_rl.competition.handed_in import filed_name
+from multigrid_rl.competition.hand_ins import filed_name
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing, unless

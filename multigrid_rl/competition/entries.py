@@ -15,7 +15,7 @@ from multigrid_rl.competition.agents import AGENT_FILE, Agent, AgentPlayer, read
 from multigrid_rl.competition.bundle import bundle_sha256, check_programs, load_team, read_cards
 from multigrid_rl.competition.copies import Originals, ProbeAnswers, agent_fingerprint, watch
 from multigrid_rl.competition.folders import FolderPart, Scratch, read_parts
-from multigrid_rl.competition.handed_in import ZIP, entry_name, filed_name, hand_in, reason_of
+from multigrid_rl.competition.hand_ins import ZIP, entry_name, filed_name, hand_in, reason_of
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.files import exists
 from multigrid_rl.players.cards import PlayerError

@@ -13,7 +13,7 @@ from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
-from multigrid_rl.competition.handed_in import ZIP, HandedIn, filed_name
+from multigrid_rl.competition.hand_ins import ZIP, HandedIn, filed_name
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import csv_text, json_text, safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError

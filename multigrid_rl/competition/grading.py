@@ -16,7 +16,7 @@ from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Originals, ProbeAnswers, watch
 from multigrid_rl.competition.folders import folder_sha256
-from multigrid_rl.competition.handed_in import HandedIn, reason_of
+from multigrid_rl.competition.hand_ins import HandedIn, reason_of
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants

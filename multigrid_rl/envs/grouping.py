@@ -108,7 +108,7 @@ class GroupedEnv:
         )
 
     def play(self, acting: dict[str, Any]) -> BatchedStep | None:
-        """Play a batch of steps in one call, see ``players.whole``; ``None``: it has to be played step by step."""
+        """Play a batch of steps in one call (``players.compiled_match``); ``None``: it must be played step by step."""
         play = getattr(self.env, "play", None)
         step: BatchedStep | None = play and play(acting, self.specs.agents, self._mates, self._marks)
         return None if step is None else step._replace(observations=self.observations())

@@ -48,7 +48,7 @@ def data(
     ] = None,
 ) -> None:
     """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
-    from multigrid_rl.imitation import demonstrations, interchange
+    from multigrid_rl.imitation import demonstrations, formats
 
     if action == "show":
         recorded = demonstrations.read_demonstrations(Path(source))
@@ -60,13 +60,13 @@ def data(
     if output is None:
         raise refused("--output", "where to write", "none")
     if action == "import":
-        for line in interchange.import_play(source, Path(output), list(overrides or []), who):
+        for line in formats.import_play(source, Path(output), list(overrides or []), who):
             typer.echo(line)
         return
-    if not output.startswith(interchange.MINARI):
+    if not output.startswith(formats.MINARI):
         raise refused("--output", "minari:ID", output)
     recorded = demonstrations.read_demonstrations(Path(source))
-    interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
+    formats.write_minari(recorded, output.removeprefix(formats.MINARI))
     typer.echo(f"exported {output}: {recorded.card.summary()}")
 
 
@@ -80,7 +80,7 @@ def import_policy(
     ] = None,
 ) -> None:
     """Make another library's policy a frozen player, which evaluates, records and is asked (docs/imitation.md)."""
-    from multigrid_rl.imitation.outside import import_player
+    from multigrid_rl.imitation.imported_policies import import_player
 
     for line in import_player(source, overrides, output, activation):
         typer.echo(line)

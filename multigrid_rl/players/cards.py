@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, import_parts, network_of, signature_of
-from multigrid_rl.players.plain import PlayerError as PlayerError  # noqa: PLC0414 - most know it from here
-from multigrid_rl.players.plain import check_size
-from multigrid_rl.players.plain import read_plain_file as read_plain_file  # noqa: PLC0414
+from multigrid_rl.players.untrusted_files import PlayerError as PlayerError  # noqa: PLC0414 - most know it from here
+from multigrid_rl.players.untrusted_files import check_size
+from multigrid_rl.players.untrusted_files import read_plain_file as read_plain_file  # noqa: PLC0414
 from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import MAX_CHOICES, MAX_NUMBERS, AgentSpec

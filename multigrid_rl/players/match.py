@@ -113,7 +113,7 @@ class Match(Generic[Env]):
         if hasattr(env, "deciding"):  # seats decide now and then: see learn.rollout
             self.deciding = env.deciding
         self.clock = Clock()
-        self.batch: Any = None  # arrays of whole.play
+        self.batch: Any = None  # arrays of compiled_match.play
         self._start(seed)
 
     def _start(self, seed: int | Sequence[int]) -> None:
@@ -176,12 +176,12 @@ class Match(Generic[Env]):
         return BatchedStep(observations, final, rewards, terminated, mask, step.truncated, step.done)
 
     def play(self, *batch: Any) -> BatchedStep | None:
-        """Play a batch of steps in one call, see :func:`whole.play`; ``None``: it has to be played step by step."""
+        """Play a batch of steps in one call (:func:`compiled_match.play`); ``None``: it must be played step by step."""
         if not hasattr(self.env, "world"):
             return None
-        from multigrid_rl.players import whole  # noqa: PLC0415 - most environments are not compiled
+        from multigrid_rl.players import compiled_match  # noqa: PLC0415 - most environments are not compiled
 
-        return whole.play(self, *batch)
+        return compiled_match.play(self, *batch)
 
     def seated(self) -> list[tuple[list[str], Seated]]:
         """Return the background players with their seats."""

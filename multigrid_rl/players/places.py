@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind, GameConfig
-from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.tables import PLACES, find
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import (

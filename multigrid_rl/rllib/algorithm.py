@@ -26,10 +26,10 @@ from multigrid_rl.rllib.results import gate_results, log_iteration, report_colum
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import DivergedError, ended_by
-from multigrid_rl.training.rehearsal import warm_up
 from multigrid_rl.training.run import build_run
 from multigrid_rl.training.stages import Stage, thread_tuner
 from multigrid_rl.training.trainers import Sampler
+from multigrid_rl.training.warm_up import warm_up
 
 LOG = logging.getLogger(__name__)
 

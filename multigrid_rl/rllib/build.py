@@ -172,7 +172,7 @@ class MultigridConfig(PPOConfig):
         }
         if not set_by_user:
             return values
-        from multigrid_rl.rllib.converted import CONVERTED, ORDER, SAME  # noqa: PLC0415 - of users' settings
+        from multigrid_rl.rllib.translation import CONVERTED, ORDER, SAME  # noqa: PLC0415 - of users' settings
 
         # What others are converted by comes first: env runners, then games, then the batch that these play.
         for name, value in sorted(set_by_user.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):

@@ -31,8 +31,8 @@ from multigrid_rl.config.recipes import names_in, read_config_file
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import write_whole
 from multigrid_rl.runs.folder import locked
-from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.provenance import circumstances
+from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.search.plans import (
     KINDS,
     AshaSettings,

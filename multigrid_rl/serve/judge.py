@@ -20,7 +20,7 @@ from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scen
 from multigrid_rl.competition.entries import CupConfig, Entry, by_name, entry_in, watched_in
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
-from multigrid_rl.competition.handed_in import hand_in, hand_ins, reason_of
+from multigrid_rl.competition.hand_ins import hand_in, hand_ins, reason_of
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import unfinished

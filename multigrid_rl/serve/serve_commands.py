@@ -20,7 +20,7 @@ import typer
 from multigrid_rl.cli.app import ended_by_signals, one_thread, refused
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.competition.folders import read_parts
-from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.show.words import rounded
 from multigrid_rl.text import ConfigError, expected, printable, shown, unknown
 from multigrid_rl.trust import strangers, trusting_agents
@@ -101,12 +101,14 @@ def serve(
             address = url or f"http://{'localhost' if host == HOST else host}:{port}"
             start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
             return
-        from multigrid_rl.serve import deeds
+        from multigrid_rl.serve import admin_commands
 
         one_thread()
-        with ended_by_signals(), deeds.opened(place, empty=action == "restore") as queue:
-            asked = deeds.AdminContext(place, queue, output, rest[1:], every, url or f"http://localhost:{port}")
-            told = deeds.DEEDS[action](asked)
+        with ended_by_signals(), admin_commands.opened(place, empty=action == "restore") as queue:
+            asked = admin_commands.AdminContext(
+                place, queue, output, rest[1:], every, url or f"http://localhost:{port}"
+            )
+            told = admin_commands.DEEDS[action](asked)
     if isinstance(told, str):
         typer.echo(told, nl=False)
         return

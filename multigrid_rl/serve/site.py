@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
-from multigrid_rl.players.plain import PlayerError
+from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.serve.database import Person
 from multigrid_rl.serve.guard import CONNECTIONS, Guard, Pace, patient_protocol, same_site
 from multigrid_rl.serve.people import Signer

@@ -232,9 +232,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
-    from multigrid_rl.serve import desk, pages, site, upload  # noqa: PLC0415 - the workers need none of it
+    from multigrid_rl.serve import instructor_pages, pages, site, upload  # noqa: PLC0415 - the workers need none of it
 
-    app = site.application(site.Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *desk.PAGES])
+    app = site.application(site.Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
     site.server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
-from multigrid_rl.competition.handed_in import HandedIn
+from multigrid_rl.competition.hand_ins import HandedIn
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError

@@ -13,9 +13,9 @@ from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.runs.gating import gates_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.runs.reader import RunRecord, read_rows, read_run, read_standings
+from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.reference import Reference, changes, load_reference

@@ -16,7 +16,7 @@ from multigrid_rl.learn.batches import Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import episode_metrics, explained_variance
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.runs.gating import Reports
+from multigrid_rl.runs.reports import Reports
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.training.trainers import Metrics, Sampler

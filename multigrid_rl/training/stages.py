@@ -23,7 +23,7 @@ from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.runs.folder import tracker_named
-from multigrid_rl.runs.gating import gates_of, own_metrics
+from multigrid_rl.runs.reports import gates_of, own_metrics
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
@@ -141,7 +141,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
     is expected and what came.
     """
     if ":" in str(architecture["name"]):
-        from multigrid_rl.learn.trials import try_network  # noqa: PLC0415 - for code of the user's alone
+        from multigrid_rl.learn.trial_calls import try_network  # noqa: PLC0415 - for code of the user's alone
 
         network = try_network(agent, architecture)
     else:
@@ -162,7 +162,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
     objective_of(functions["train.objective"])
     value_loss_of(functions["train.value_loss"])
     if any(":" in name for name in functions.values()):
-        from multigrid_rl.learn.trials import try_functions  # noqa: PLC0415 - for code of the user's alone
+        from multigrid_rl.learn.trial_calls import try_functions  # noqa: PLC0415 - for code of the user's alone
 
         try_functions(functions, distribution)
     return network

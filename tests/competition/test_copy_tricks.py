@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from commands import call
+from multigrid_rl.competition.attribution import explained
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import (
     APART,
@@ -22,7 +23,6 @@ from multigrid_rl.competition.copies import (
     agent_fingerprint,
     watch,
 )
-from multigrid_rl.competition.explained import explained
 from multigrid_rl.competition.gradebook import KEY_FILE
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from agents import agent_of
 from commands import call
 from multigrid_rl.cli.main import app
-from multigrid_rl.competition import entries as handed_in
+from multigrid_rl.competition import entries as hand_ins
 from multigrid_rl.competition.cup import play_pairing
 from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, find_entries
 from multigrid_rl.competition.folders import ScratchError, remove_tree
-from multigrid_rl.competition.handed_in import entry_name, filed_name
+from multigrid_rl.competition.hand_ins import entry_name, filed_name
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
@@ -198,8 +198,8 @@ def test_any_read_error_breaks_only_that_entry(error, tmp_path, monkeypatch):
             raise error
         return load_team(folder, spec, team)
 
-    load_team = handed_in.load_team
-    monkeypatch.setattr(handed_in, "load_team", load)
+    load_team = hand_ins.load_team
+    monkeypatch.setattr(hand_ins, "load_team", load)
     seen = found(tmp_path)
     assert (seen["one"].kind, seen["two"].kind) == ("broken", "frozen")
     assert str(error.args[-1]) in seen["one"].problem or "Permission" in seen["one"].problem

@@ -283,7 +283,7 @@ def test_no_room_to_unpack_is_no_verdict(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     shutil.make_archive(str(tmp_path / "mine"), "zip", bundle(tmp_path / "mine", ("blue_0",)))
-    monkeypatch.setattr("multigrid_rl.competition.handed_in.write_parts", full)
+    monkeypatch.setattr("multigrid_rl.competition.hand_ins.write_parts", full)
     result, _ = grade(tmp_path, SHORT, tmp_path / "mine.zip")
     assert (result.exit_code, len(result.stderr.splitlines())) == (3, 1)
     assert "expected a TMPDIR with room, got No space left on device" in result.stderr

@@ -16,7 +16,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.metrics import episode_metrics, glossary
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.episodes import play_games
-from multigrid_rl.runs.gating import gates_of
+from multigrid_rl.runs.reports import gates_of
 
 FILE = """
 from multigrid_rl.metrics import MetricGroup, Sample

@@ -50,7 +50,7 @@ def test_page_says_what_becomes_of_every_parameter(method):
 
 def test_what_is_not_followed_is_refused_in_one_line():
     from multigrid_rl.rllib.build import RLLIBS  # noqa: PLC0415
-    from multigrid_rl.rllib.converted import CONVERTED, SAME  # noqa: PLC0415
+    from multigrid_rl.rllib.translation import CONVERTED, SAME  # noqa: PLC0415
 
     followed = {*RLLIBS, *SAME, *CONVERTED}
     for name in sorted(vars(config("1v1", *TINY))):

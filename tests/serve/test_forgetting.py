@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 import pytest
 from sqlalchemy import select
 
+from multigrid_rl.serve.admin_commands import AdminContext, purge
 from multigrid_rl.serve.course import DAY_S, Course, Enrolled
 from multigrid_rl.serve.database import Event, Grade, HandIn, Person, StoredPairing
-from multigrid_rl.serve.deeds import AdminContext, purge
 from multigrid_rl.serve.people import FORGET_S
 from multigrid_rl.serve.supervisor import ServedFolder
 from multigrid_rl.text import ConfigError

@@ -21,8 +21,8 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.runs.gating import Reports, gates_of
 from multigrid_rl.runs.reader import read_provenance
+from multigrid_rl.runs.reports import Reports, gates_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import SAFE, strangers
 from multigrid_rl.types import EpisodeTable, RunError

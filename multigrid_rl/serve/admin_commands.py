@@ -239,7 +239,7 @@ def final(asked: AdminContext) -> dict[str, Any]:
 
 def export(asked: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
-    from multigrid_rl.serve.desk import EXPORTS, GRADESCOPE, exported  # noqa: PLC0415 - it reads templates
+    from multigrid_rl.serve.instructor_pages import EXPORTS, GRADESCOPE, exported
 
     name = asked.more[0] if asked.more else "ladder.csv"
     if name not in (*EXPORTS, GRADESCOPE):

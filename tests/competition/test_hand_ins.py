@@ -11,7 +11,7 @@ import pytest
 
 from agents import agent_of
 from bundles import bundle, everything
-from multigrid_rl.competition import handed_in
+from multigrid_rl.competition import hand_ins
 from multigrid_rl.players.cards import PlayerError
 
 
@@ -32,7 +32,7 @@ def found(tmp_path, name: str = "in"):
     """The hand-ins of a class by name, and where they were unpacked."""
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    return {each.name: each for each in handed_in.hand_ins(tmp_path / name, scratch)}
+    return {each.name: each for each in hand_ins.hand_ins(tmp_path / name, scratch)}
 
 
 AGENT = {"agent.yaml": b"command: [sh, run.sh]\n", "lib/run.sh": b"exit 0\n"}
@@ -93,8 +93,8 @@ def test_links_around_a_hand_in_are_not_followed(tmp_path):
 
 
 def test_bombs_are_refused_before_they_unpack(tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, "MAX_FOLDER_BYTES", 100_000)
-    monkeypatch.setattr(handed_in, "MAX_FOLDER_FILES", 40)
+    monkeypatch.setattr(hand_ins, "MAX_FOLDER_BYTES", 100_000)
+    monkeypatch.setattr(hand_ins, "MAX_FOLDER_FILES", 40)
     folder = tmp_path / "in"
     zipped(folder / "large.zip", {"zeros": bytes(2_000_000), **AGENT})
     zipped(folder / "many.zip", dict.fromkeys(map(str, range(50)), b""))
@@ -144,7 +144,7 @@ def test_empty_class_is_refused(tmp_path):
     ],
 )
 def test_zip_files_in_zip_files_share_one_bound(bound, most, members, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, bound, most)
+    monkeypatch.setattr(hand_ins, bound, most)
     inner = zipped(tmp_path / "inner.zip", members).read_bytes()
     zipped(tmp_path / "in" / "x.zip", {f"{k}.zip": inner for k in range(50)})
     assert f"expected {said} when unpacked, got more" in found(tmp_path)["x.zip"].problem
@@ -154,6 +154,6 @@ def test_zip_files_in_zip_files_share_one_bound(bound, most, members, said, tmp_
 
 
 def test_a_long_list_of_files_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(handed_in, "_MAX_LIST", 100_000)
+    monkeypatch.setattr(hand_ins, "_MAX_LIST", 100_000)
     zipped(tmp_path / "in" / "x.zip", dict.fromkeys(map(str, range(3_000)), b""))
     assert "a list of files of more than 100000 bytes" in found(tmp_path)["x.zip"].problem

@@ -86,7 +86,7 @@ def imported(tmp_path, monkeypatch, content):
 
     torch.save(content, tmp_path / "x.pt")
     with monkeypatch.context() as patch:
-        patch.setattr("multigrid_rl.imitation.interchange.subprocess", SimpleNamespace(run=here))
+        patch.setattr("multigrid_rl.imitation.formats.subprocess", SimpleNamespace(run=here))
         return call("data", "import", tmp_path / "x.pt", *PENDULUM, "-o", tmp_path / "demo"), tmp_path / "demo"
 
 

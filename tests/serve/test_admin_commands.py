@@ -12,7 +12,7 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.files import data_root
-from multigrid_rl.serve import deeds
+from multigrid_rl.serve import admin_commands
 from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.store import RefusedError
@@ -107,9 +107,9 @@ def test_backup_comes_back_in_either_database(course, database, tmp_path):
 
 
 def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
-    dumped = deeds._dumped
+    dumped = admin_commands._dumped
     monkeypatch.setattr(
-        deeds,
+        admin_commands,
         "_dumped",
         lambda queue: (line.replace('"role":', '"token_hash": "x", "role":') for line in dumped(queue)),
     )
@@ -124,8 +124,10 @@ def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
 
 
 def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
-    dumped = deeds._dumped
-    monkeypatch.setattr(deeds, "_dumped", lambda queue: (line.replace('"0002"', '"0003"') for line in dumped(queue)))
+    dumped = admin_commands._dumped
+    monkeypatch.setattr(
+        admin_commands, "_dumped", lambda queue: (line.replace('"0002"', '"0003"') for line in dumped(queue))
+    )
     file = tmp_path / "backup.tar.gz"
     assert call("serve", "backup", course, "-o", file).exit_code == 0
     said = complaint(call("serve", "restore", course, file, "--home", tmp_path / "other"))
@@ -256,7 +258,7 @@ def test_programs_of_a_final_have_the_time_of_as_many_games(course, tmp_path, mo
         began.value = began.value.replace('"program_games": 20', '"program_games": 4')
     queue.engine.dispose()
     seen = []
-    monkeypatch.setattr(deeds, "play_cup", lambda _, config, *rest: seen.append(config) or sys.exit(9))
+    monkeypatch.setattr(admin_commands, "play_cup", lambda _, config, *rest: seen.append(config) or sys.exit(9))
     call("serve", "final", course, "-o", tmp_path / "final")
     assert (seen[0].limits.total_s, seen[0].limits.step_s) == (5 * 2000, 5 * 300)
     assert seen[0].cup_s > 10**5

@@ -21,7 +21,7 @@ from multigrid_rl.cli.app import written_beside
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.scenario import env_factory, env_signature
-from multigrid_rl.imitation.interchange import converted
+from multigrid_rl.imitation.formats import converted
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.mlp import ACTIVATIONS
 from multigrid_rl.models.registry import network_of
