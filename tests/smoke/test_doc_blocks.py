@@ -30,7 +30,7 @@ NOT_RUN = {
     r"pybullet": "needs a package that tests do not install",
     r"scenario=unity": "needs Unity's editor: tests/walkers/test_unity.py",
     r"import-(policy|mlagents)|experts/cheetah|imported\.yaml": "needs a file of the reader's: "
-    "tests/imitation/test_outside.py, tests/walkers/test_mlagents.py",
+    "tests/imitation/test_imported_policies.py, tests/walkers/test_mlagents.py",
     r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
     r"ppo_one_file_todo|=my_estimates:gae": "needs the reader's work: tests/smoke/test_one_file.py",
     r"central_critic_todo": "needs the reader's work: tests/assignments/test_templates.py",

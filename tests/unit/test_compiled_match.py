@@ -19,7 +19,7 @@ GAMES = {
     "rookie": ["scenario=1v1"],
     "time limits, no bonus": ["scenario=1v1", SHORT],
     "a bonus": ["scenario=1v1", "train.bonus={all: {key_pickup: 1.0, step: -0.01}}", SHORT],
-    "a reward function of the user's": ["scenario=1v1", "train.shaping=tests.unit.test_whole:halved", SHORT],
+    "a reward function of the user's": ["scenario=1v1", "train.shaping=tests.unit.test_compiled_match:halved", SHORT],
     "on the other side": ["scenario=1v1", "scenario.seats.red_0=blue-rookie", "scenario.seats.blue_0=learn"],
     "both learn": ["scenario=1v1", "scenario.seats.blue_0=learn"],
     "alone": ["scenario=single", SHORT],
