@@ -32,7 +32,7 @@ ENV_IDS: dict[str, str] = {
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
-    "AloneSpec": "multigrid_rl.players.doors:ALONE",
+    "NoOpponentSpec": "multigrid_rl.players.doors:NO_OPPONENT",
 }
 
 #: What programs of strangers are told about a game, and may answer: a class made from a game and seats of one team.

@@ -12,7 +12,7 @@ from pathlib import Path
 from multigrid_rl.competition.agents import Agent, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.players.episodes import Played, play_games
+from multigrid_rl.players.episodes import EpisodeBatch, play_games
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec
 
@@ -60,7 +60,7 @@ def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, age
     return read_agent(folder)
 
 
-def play(player: AgentPlayer, games: int = 3, seed: int = 1) -> Played:
+def play(player: AgentPlayer, games: int = 3, seed: int = 1) -> EpisodeBatch:
     """Games of a 1v1 player against random."""
     seat = "blue_0" if player.seats == ("red_0",) else "red_0"
     return play_games(SPEC, {player.seats[0]: player, seat: RandomPlayer()}, games, seed=seed)

@@ -120,7 +120,7 @@ def load_team(
     players: dict[str, Policy] = {}
     networks: dict[Path, nn.Module] = {}
     for seat in seats:
-        home = _home(folder, homes, place_of(spec).alike(spec, seat))
+        home = _home(folder, homes, place_of(spec).interchangeable_seats(spec, seat))
         card = read_card(home)
         mirrored = place_of(spec).fits(spec, card, seat)
         network = networks[home] if home in networks else networks.setdefault(home, read_network(home, card))

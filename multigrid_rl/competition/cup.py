@@ -20,7 +20,7 @@ from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_whole
 from multigrid_rl.metrics import ahead
-from multigrid_rl.players.episodes import Played, play_games
+from multigrid_rl.players.episodes import EpisodeBatch, play_games
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.types import Policy, RunError
 
@@ -238,7 +238,7 @@ def forfeited(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[s
     )
 
 
-def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
+def _pairing(meeting: Meeting, config: CupConfig, played: EpisodeBatch) -> Pairing:
     red, blue, side = meeting
     spec, own = config.spec, side or config.sides[0]
     sums = {
@@ -263,7 +263,7 @@ def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
     )
 
 
-def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
+def _outcomes(config: CupConfig, played: EpisodeBatch, own: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
     """Return a letter for each game: who won; with more than two sides by the place of who sits alone."""
     if not config.rated:
         return ["D"] * config.games
@@ -272,7 +272,7 @@ def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list
     return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own, np.stack(others)).sum(axis=0))]
 
 
-def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
+def _kept(meeting: Meeting, config: CupConfig, played: EpisodeBatch) -> list[GameRecord | ZooRecord]:
     # One game for each outcome that occurred, the one of median length, where games can be played again.
     if not (played.start.size or played.moves):
         return []

@@ -331,7 +331,7 @@ class Examiner:
             own |= {seat: Metered(its, asked=asked) for seat, its in own.items() if isinstance(its, FrozenPlayer)}
             others = rivals(exam.opponent, team, spec, self.folder)
             # Each exam has its own games; the two sides of one exam share them.
-            table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).whole()
+            table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).full_table()
             tables.append((team, table))
             meters += [player for player in own.values() if isinstance(player, Metered)]
         unmeasured = ENTROPY if program else None

@@ -78,4 +78,4 @@ class Metered:
             raise PlayerError(expected(self.name, wanted, "network outputs without probabilities"))
         self.total += added
         self.decisions += int(living.any(axis=1).sum())
-        return self.player.taken(drawn.actions), state
+        return self.player.native_actions(drawn.actions), state

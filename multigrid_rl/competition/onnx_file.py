@@ -151,7 +151,7 @@ def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[flo
     seen = rows[0].numpy().astype(np.uint8) if rows[0].dtype == torch.int32 else rows[0].numpy()
     state = rows[1] if len(rows) > 1 else player.initial_state(len(seen))
     wanted, state = player.outputs(SeatView(seen, None, 0), state)
-    own = player.taken(player.distribution.mode(wanted))
+    own = player.native_actions(player.distribution.mode(wanted))
     if player.card is not None and player.card.taken is not None:
         own = player.card.taken(own)
     same = action == own if own.dtype.kind in "iu" else np.isclose(action, own, rtol=CLOSE, atol=CLOSE)

@@ -161,7 +161,7 @@ def _expected_shares(
 def rules(config: CupConfig) -> list[str]:
     """Return the rules of playing and ranking, a sentence each."""
     words, sides, games = config.place.words, len(config.sides), config.games
-    same = f"(seed and numbers), so all entries meet the same {words.alike}."
+    same = f"(seed and numbers), so all entries meet the same {words.identical}."
     alone = [f"Every entry plays {games} episodes without another; all play the same ones {same}"]
     met = [
         f"Every entry meets every other from {words.sides}, {games} games on each; all pairings play the same games "
@@ -170,7 +170,7 @@ def rules(config: CupConfig) -> list[str]:
     if sides > 2:
         met += ["In each pairing one of the two sits on one side alone, the other on all others."]
     won = (
-        words.won if sides == 2 else "Who sits alone wins if it earns more than more of the others than it earns less."
+        words.win if sides == 2 else "Who sits alone wins if it earns more than more of the others than it earns less."
     )
     late = (
         "An entry that cannot be loaded does not play. One that exits, answers late or wrongly, or breaks a limit "

@@ -14,7 +14,7 @@ from multigrid_rl.evaluation.replays import EpisodeRecord, record
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
 from multigrid_rl.players.cards import Returns
-from multigrid_rl.players.episodes import Played
+from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError, check_whole, unknown
 from multigrid_rl.types import EpisodeTable
@@ -37,7 +37,7 @@ class PlayedPart:
 
     mode: Mode  # how the judged player acted; all others sampled actions
     lineup: Lineup  # which player was on which seat
-    played: tuple[Played, ...]  # in batches; game ``k`` of all is row ``k - b * BATCH`` of batch ``b``
+    played: tuple[EpisodeBatch, ...]  # in batches; game ``k`` of all is row ``k - b * BATCH`` of batch ``b``
 
     @property
     def table(self) -> EpisodeTable:

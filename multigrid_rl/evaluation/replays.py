@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.zoo import LIMIT, How, begun, open_game
-from multigrid_rl.players.episodes import Played
+from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
 from multigrid_rl.text import ConfigError, expected, first_error, shown
@@ -122,7 +122,7 @@ class ReplayedGame(NamedTuple):
     winner: int  # 0 red, 1 blue, -1 none
 
 
-def record(spec: Any, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
+def record(spec: Any, played: EpisodeBatch, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
     """Return the record of one played game: a :class:`GameRecord`, or a :class:`ZooRecord`."""
     about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
     if played.moves:

@@ -10,9 +10,9 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.players.catalogue import Catalogue, Made, Seating
-from multigrid_rl.players.classes import OwnActor, code_of, handed_over, in_place_of_agent
-from multigrid_rl.players.episodes import Played, play_episodes, play_games
+from multigrid_rl.players.catalogue import Catalogue, PlayerMaker, Seating
+from multigrid_rl.players.classes import UserActor, agent_player_from_class, catalogue_player, code_of
+from multigrid_rl.players.episodes import EpisodeBatch, play_episodes, play_games
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import counterpart, place_of
@@ -35,7 +35,7 @@ class Lineup(NamedTuple):
     specs: MultiAgentSpec  # of all seats
     names: dict[str, str]  # seat -> its player; of several that take turns, names with weights
     sha256: dict[str, list[str | None]]  # seat -> hashes of its players
-    play: Callable[..., Played]  # (episodes, seed=, first=, keep=): an environment for each, as long as there are
+    play: Callable[..., EpisodeBatch]  # (episodes, seed=, first=, keep=): an environment for each, as long as there are
     numbered: bool  # every episode has an environment, and with it a number, of its own
 
 
@@ -47,7 +47,7 @@ class Target:
     factory: EnvFactory  # the environments; in a game also the players of its other seats
     refs: dict[str, str]  # seat, or agent, that it fills -> name or folder of the player for it
     sides: Sides = "own"  # that it plays for by default
-    given: dict[str, Made] = field(default_factory=dict)  # players that were handed over as objects, by name
+    given: dict[str, PlayerMaker] = field(default_factory=dict)  # players that were handed over as objects, by name
 
     @property
     def specs(self) -> MultiAgentSpec:
@@ -98,7 +98,7 @@ class Target:
         specs, players = self.specs, self.players(greedy=greedy)
         may_not_end = f"env_id={getattr(self.factory, 'env_id', self.name)}"
 
-        def play(episodes: int, *, seed: int, first: int = 0, keep: bool = False) -> Played:
+        def play(episodes: int, *, seed: int, first: int = 0, keep: bool = False) -> EpisodeBatch:
             env = self.factory.build(min(episodes, SIDE_BY_SIDE), first)
             return play_episodes(
                 env, specs.agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end
@@ -114,17 +114,17 @@ class Target:
             numbered=False,
         )
 
-    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer | OwnActor]:
+    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer | UserActor]:
         """Load the player of each agent of another package's environment. Raises ``PlayerError``: a damaged one."""
-        found: dict[str, FrozenPlayer | OwnActor] = {}
+        found: dict[str, FrozenPlayer | UserActor] = {}
         agents = {agent.name: agent for agent in self.specs.agents}
         for name, ref in self.refs.items():
             if code_of(ref) is not None:
-                found[name] = in_place_of_agent(ref, agents[name])
+                found[name] = agent_player_from_class(ref, agents[name])
                 continue
             card = read_card(Path(ref))
             found[name] = player = FrozenPlayer.of(card, read_network(Path(ref), card), greedy=greedy)
-            player.own = agents[name].own
+            player.env_seat = agents[name].own
         return found
 
 
@@ -139,7 +139,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
             own.append(seat)
             seated[seat] = (catalogue.seat(target.refs[place], spec, seat, greedy=greedy),)
         else:
-            seated[seat] = catalogue.take_turns(factory.opponents[place], spec, seat, factory.hashes)
+            seated[seat] = catalogue.load_mixture(factory.opponents[place], spec, seat, factory.hashes)
     pools = tuple((seat, tuple(row.name for row in rows)) for seat, rows in seated.items() if len(rows) > 1)
     names = {
         seat: rows[0].name if len(rows) == 1 else "+".join(f"{row.name}:{row.weight:g}" for row in rows)
@@ -147,7 +147,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
     }
     hashes = {seat: [row.sha256 for row in rows] for seat, rows in seated.items()}
 
-    def play(games: int, *, seed: int, first: int = 0, keep: bool = True) -> Played:  # noqa: ARG001 - always kept
+    def play(games: int, *, seed: int, first: int = 0, keep: bool = True) -> EpisodeBatch:  # noqa: ARG001 - always kept
         # Players anew for each call: a program plays the games of one call in one process.
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
@@ -187,7 +187,7 @@ def find_target(
     else:
         target = player_target(who, config_of(who, overrides), opponent)
     if objects:
-        target = replace(target, given={name: handed_over(name, own) for name, own in objects.items()})
+        target = replace(target, given={name: catalogue_player(name, own) for name, own in objects.items()})
     return target if opponent is None else against(target, opponent)
 
 
@@ -205,7 +205,7 @@ def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None =
     agents = factory.specs.agents
     if code_of(who) is not None:
         for agent in agents:
-            in_place_of_agent(who, agent)
+            agent_player_from_class(who, agent)
         return Target(who, factory, dict.fromkeys((agent.name for agent in agents), who))
     refs = {agent.name: str(env_player(agent, who, config, checkpoint)) for agent in agents}
     name = Path(who).resolve().name if trained else read_card(Path(refs[agents[0].name])).name

@@ -241,7 +241,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
                 entropies[agent.module].append(float(entropy.mean()))
         counted = [quota.count(done) for done in collector.ended]
         tables.append(env.drain_episodes().rows(np.concatenate(counted)))
-        if quota.met:
+        if quota.complete:
             break
     means = {module: float(np.mean(rows)) for module, rows in entropies.items() if rows}
     return EpisodeTable.concatenate(tables), {module: value for module, value in means.items() if np.isfinite(value)}

@@ -20,7 +20,7 @@ from multigrid_rl.imitation.imitation_trainers import CloningTrain, DaggerTrain
 from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.vector import Moments, Normaliser
-from multigrid_rl.players.episodes import in_place_of
+from multigrid_rl.players.episodes import seat_for_agent
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import ConfigError, expected
@@ -67,7 +67,7 @@ class LabellingCollector(Collector):
         room = _ROOM if len(self.agents) <= _ROOM else 0
         for k, (name, agent) in enumerate(self.agents.items()):
             own, mixed = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
-            self._experts[name], self._mixture[name] = in_place_of(agent, experts[name], self.env, own), mixed
+            self._experts[name], self._mixture[name] = seat_for_agent(agent, experts[name], self.env, own), mixed
 
     def _play_whole(self) -> None:
         """Play step by step: an expert is asked in each."""

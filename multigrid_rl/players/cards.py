@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, import_parts, network_of, signature_of
-from multigrid_rl.players.untrusted_files import PlayerError as PlayerError  # noqa: PLC0414 - most know it from here
+from multigrid_rl.players.untrusted_files import PlayerError as PlayerError  # noqa: PLC0414 - imported from here elsewhere
 from multigrid_rl.players.untrusted_files import check_size
 from multigrid_rl.players.untrusted_files import read_plain_file as read_plain_file  # noqa: PLC0414
 from multigrid_rl.text import ConfigError, expected, first_error, shown
@@ -31,47 +31,47 @@ MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
 MAX_MODEL_BYTES = 5_500_000
 MAX_CARD_BYTES = 1_000_000
-#: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
+#: A network within these bounds is built at once, a larger one only if its file has the right shapes.
 _UNITS, _LAYERS, _TOKENS, _NUMBERS = 512, 4, 200, 20_000
 
 
-def _in_one_line(value: str) -> str:
+def _check_one_line(value: str) -> str:
     if not value.isprintable():
         raise ValueError("expected printable text in one line")
     return value
 
 
 #: Text that may stand in tables and messages.
-OneLine = Annotated[str, AfterValidator(_in_one_line)]
-Text = Annotated[str, Field(max_length=100), AfterValidator(_in_one_line)]
+OneLine = Annotated[str, AfterValidator(_check_one_line)]
+Text = Annotated[str, Field(max_length=100), AfterValidator(_check_one_line)]
 
 
 class PlayerFiles(NamedTuple):
-    """Both files of a frozen player in memory, for a process that may not see their folder. Not checked yet."""
+    """Both files of a frozen player in memory, for a process without access to their folder. Not checked yet."""
 
-    home: Path  # where they were read: for messages alone
+    home: Path  # their folder, only for messages
     card: bytes
     model: bytes
 
 
-#: Where a frozen player comes from: its folder, or its files.
+#: Source of a frozen player: its folder, or its files.
 Source = Path | PlayerFiles
 
 
 class ObservationSignature(Strict):
-    """What the network reads."""
+    """Observations that the network reads."""
 
     view_size: int | None = Field(default=None, ge=1, le=99)
-    #: Number of values of each token; or else the length of a vector of floats.
+    #: Number of values of each token; otherwise ``size`` is the length of a vector of floats.
     categories: list[Annotated[int, Field(ge=1, le=256)]] | None = Field(default=None, min_length=1, max_length=1000)
     size: int | None = Field(default=None, ge=1, le=MAX_NUMBERS)
-    #: So many of these numbers, the last ones, say which choices are legal.
+    #: Number of flags of legal choices at the end of the vector.
     legal: int = Field(default=0, ge=0, le=MAX_NUMBERS)
-    #: Height, width and channels of the image that the first of them are.
+    #: Height, width and channels of the image at the start of the vector.
     image: list[Annotated[int, Field(ge=1, le=MAX_NUMBERS)]] | None = Field(default=None, min_length=3, max_length=3)
 
     @model_validator(mode="after")
-    def _tokens_or_vector(self) -> "ObservationSignature":
+    def _check_tokens_or_vector(self) -> "ObservationSignature":
         if (self.categories is None) == (self.size is None):
             raise ValueError("expected exactly one of categories and size")
         if self.image is not None and math.prod(self.image) + self.legal != self.size:
@@ -99,7 +99,7 @@ class BoxSignature(Strict):
 
 
 class TakenSignature(Strict):
-    """Actions as their environment takes them, one for each row."""
+    """Form of actions in their environment, one for each row."""
 
     shape: list[Annotated[int, Field(ge=1, le=1000)]] = Field(max_length=32)
     dtype: str = Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")
@@ -116,7 +116,7 @@ class TakenSignature(Strict):
 
 
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
-#: Bounds; or the number of choices of one seat; or of each part, where an action has parts with different ones.
+#: Bounds; or the number of choices of one seat, or of each part of an action whose parts differ.
 ActionSignature = BoxSignature | Choices | list[Choices]
 
 
@@ -160,37 +160,37 @@ class Strength(Strict):
 
 
 class BestResponse(Strict):
-    """What was reached by training against a player alone: a lower bound of how often, or by how much, it is beaten."""
+    """Result of training only against a player: a lower bound of its losses."""
 
     scenario: Text
     env_steps: int  # of each run
-    runs: int  # over seeds, and from every role
-    episodes: int  # fresh games of the best of them; of returns for each role
-    win: float | None = None  # share of those that it won
-    return_mean: float | None = None  # or what the best of each role earn, averaged over roles
+    runs: int  # number of runs, over seeds and roles
+    episodes: int  # fresh games of the best run; for returns, of each role
+    win: float | None = None  # share of these that it won
+    return_mean: float | None = None  # or the return of the best run of each role, averaged over roles
     low: float  # 95 % interval
     high: float
-    exact: float | None = None  # exploitability (NashConv / seats), where it was computed
-    half_steps: int | None  # environment steps after which the first of them won half of its games
+    exact: float | None = None  # exploitability (NashConv / seats), if it was computed
+    half_steps: int | None  # environment steps until the first run won half of its games
     seed: int
 
 
 class Card(Strict):
-    """Everything about a frozen player but its weights."""
+    """Description of a frozen player: all except its weights."""
 
     format: int = Field(default=1, ge=1, le=1)
     name: Text
     architecture: dict[str, Any]
     observation: ObservationSignature
     actions: ActionSignature
-    #: Where that is not what the environment takes.
+    #: Form of actions in the environment, if it differs from ``actions``.
     taken: TakenSignature | None = None
     #: Seats that the player acts for at once: more than one for a team with a joint action.
     members: int = Field(default=1, ge=1, le=4)
     scenario: Text
-    #: Where it was trained, if that is not the red/blue-door game, and what it earned there.
+    #: Environment of its training, if not the red/blue-door game, and its returns there.
     env: EnvSignature | None = None
-    #: Of a player of another package's environment, by how it acts: stochastic, argmax.
+    #: Returns in another package's environment, by mode: stochastic, argmax.
     returns: dict[str, Returns] | None = None
     seats: list[Text] = Field(max_length=256)
     bytes: int = Field(ge=0)
@@ -199,7 +199,7 @@ class Card(Strict):
     strength: list[Strength] = Field(default=[])
     #: For comparison: random against random in the same game.
     baseline: list[Strength] = Field(default=[])
-    #: By whom it is beaten, as far as that was tried.
+    #: Result of training against it, if that was tried.
     best_response: BestResponse | None = None
 
     @property
@@ -209,11 +209,11 @@ class Card(Strict):
 
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
-        """What it decides in one step, for all its seats."""
+        """Space of its actions in one step, for all its seats."""
         return space_of(self.actions, self.members)
 
     @model_validator(mode="after")
-    def _bounds(self) -> "Card":
+    def _check_bounds(self) -> "Card":
         box, legal = self.actions, self.observation.legal
         choices = sum(box) if isinstance(box, list) else box
         if legal and (legal != choices or legal >= (self.observation.size or 0)):
@@ -231,7 +231,7 @@ class Card(Strict):
 
     @field_validator("architecture", "provenance")
     @classmethod
-    def _readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _check_readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if info.field_name == "architecture" and not isinstance(value.get("name"), str):
             raise ValueError(expected("name", "text", shown(str(value.get("name")))))
         if not isinstance(value.get("env_steps", 0), int):
@@ -240,18 +240,18 @@ class Card(Strict):
 
 
 def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box | spaces.MultiDiscrete:
-    """Return what a player decides in one step, for all its ``members`` seats."""
+    """Return the space of a player's actions in one step, for all its ``members`` seats."""
     if isinstance(acts, BoxSignature):
         return spaces.Box(*acts.bounds)
     return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * members)
 
 
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
-    """Return the parts of a card that say what a player reads and decides."""
-    reads, acts = signature_of(agent.observation_space), agent.action_space
-    vector = {"size": reads, "legal": agent.legal, "image": list(agent.image)}
-    tokens = {"view_size": view_size, "categories": reads}
-    observation = {key: value for key, value in vector.items() if value} if isinstance(reads, int) else tokens
+    """Return the parts of a card that describe an agent's observations and actions."""
+    size, acts = signature_of(agent.observation_space), agent.action_space
+    vector = {"size": size, "legal": agent.legal, "image": list(agent.image)}
+    tokens = {"view_size": view_size, "categories": size}
+    observation = {key: value for key, value in vector.items() if value} if isinstance(size, int) else tokens
     if isinstance(acts, spaces.Box):
         bounds = {"low": acts.low.tolist(), "high": acts.high.tolist()}
         finite = {side: [x if np.isfinite(x) else None for x in values] for side, values in bounds.items()}
@@ -267,7 +267,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def packed(weights: Mapping[str, Tensor], card: dict[str, Any]) -> tuple[bytes, Card]:
-    """Return a model's file and its card with size and hash. Raises :class:`PlayerError`: no reader would take them."""
+    """Return a model's file and its card with size and hash. Raises :class:`PlayerError`: readers refuse them."""
     # Copied, as the format refuses weights that two layers of a network share.
     data = safetensors.torch.save({name: value.contiguous().clone() for name, value in weights.items()})
     if len(data) > MAX_MODEL_BYTES:
@@ -281,7 +281,7 @@ def packed(weights: Mapping[str, Tensor], card: dict[str, Any]) -> tuple[bytes, 
 
 
 def write_player(folder: Path, weights: Mapping[str, Tensor], card: dict[str, Any]) -> Card:
-    """Write model and card into a new ``folder``. Raises ``FileExistsError``, and what :func:`packed` does."""
+    """Write model and card into a new ``folder``. Raises ``FileExistsError``, and as :func:`packed`."""
     data, complete = packed(weights, card)
     folder.mkdir(parents=True, exist_ok=False)
     (folder / MODEL_FILE).write_bytes(data)
@@ -299,13 +299,13 @@ def read_files(folder: Path) -> PlayerFiles:
     return PlayerFiles(folder, _content(folder, CARD_FILE)[1], _content(folder, MODEL_FILE)[1])
 
 
-def _content(source: Source, file: str, due: int | None = None) -> tuple[Path, bytes]:
-    """Return where one of a player's files is and what is in it, of exactly ``due`` bytes if given."""
-    most = MAX_CARD_BYTES if file == CARD_FILE else MAX_MODEL_BYTES
+def _content(source: Source, file: str, exact_bytes: int | None = None) -> tuple[Path, bytes]:
+    """Return path and content of one of a player's files, of exactly ``exact_bytes`` if given."""
+    max_bytes = MAX_CARD_BYTES if file == CARD_FILE else MAX_MODEL_BYTES
     if isinstance(source, Path):
-        return source / file, read_plain_file(source / file, most, due)
+        return source / file, read_plain_file(source / file, max_bytes, exact_bytes)
     path, data = source.home / file, source.card if file == CARD_FILE else source.model
-    check_size(path, len(data), most, due)
+    check_size(path, len(data), max_bytes, exact_bytes)
     return path, data
 
 
@@ -321,7 +321,7 @@ def read_card(source: Source) -> Card:
 def read_network(source: Source, card: Card) -> nn.Module:
     """Load the weights of ``card`` after checking size, hash, architecture, shapes and finiteness.
 
-    Raises ``PlayerError``: anything that does not fit.
+    Raises ``PlayerError``: one of them does not fit.
     """
     path, data = _content(source, MODEL_FILE, card.bytes)
     found = sha256_of(data)
@@ -330,8 +330,8 @@ def read_network(source: Source, card: Card) -> nn.Module:
         raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was written"))
     weights = _weights(path, data)
     try:
-        if not _ordinary(card):
-            # Shapes alone, without memory behind them: a card may ask for more than this machine has.
+        if not _is_small(card):
+            # Only shapes, without memory for them: a card may need more than this machine has.
             _check_shapes(path, _network(card, "meta"), weights)
         network = _network(card)
     except (ArchitectureError, ConfigError) as error:
@@ -345,18 +345,18 @@ def _network(card: Card, device: str = "cpu") -> nn.Module:
     name = card.architecture["name"]
     if ":" in name:
         check_code("architecture.name", [name], "a network of this project")
-    seen = card.observation
-    vector = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
-    reads = vector if seen.categories is None else spaces.MultiDiscrete(seen.categories)
-    seats, image = tuple(card.seats), tuple(seen.image or ())
-    agent = AgentSpec(card.name, card.name, seats, reads, card.action_space, legal=seen.legal, image=image)
+    observation = card.observation
+    vector = spaces.Box(-np.inf, np.inf, (observation.size or 0,))
+    space = vector if observation.categories is None else spaces.MultiDiscrete(observation.categories)
+    seats, image = tuple(card.seats), tuple(observation.image or ())
+    agent = AgentSpec(card.name, card.name, seats, space, card.action_space, legal=observation.legal, image=image)
     import_parts(card.architecture)
     with torch.device(device):
         return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 
-def _ordinary(card: Card) -> bool:
-    """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
+def _is_small(card: Card) -> bool:
+    """Return whether a network is small enough to build before its file is compared: a hundred megabytes at most."""
     hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
     if card.architecture.get("head") is not None or (card.observation.size or 0) > _NUMBERS:
         return False

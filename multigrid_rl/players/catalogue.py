@@ -1,4 +1,4 @@
-"""The catalogue of players: scripted ones by name, frozen ones by name or folder, others as ``tables.NAMINGS`` says."""
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder, others by ``tables.NAMINGS``."""
 
 import copy
 import os
@@ -27,7 +27,7 @@ from multigrid_rl.players.places import place_of
 from multigrid_rl.text import expected, program, shown, unknown
 from multigrid_rl.types import Policy, Seats
 
-#: Players that need no file, in words.
+#: Descriptions of the players that need no file.
 DESCRIPTIONS = {
     "random": "every action with the same probability",
     "idle": "does nothing",
@@ -35,8 +35,8 @@ DESCRIPTIONS = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
-#: What a folder that is no player may hold, and what it is then.
-_BELOW = {
+#: Files in folders that are no player, and the name for such a folder.
+_OTHER_FOLDERS = {
     **dict.fromkeys(("*/config.yaml", "*/*/config.yaml"), "a folder of runs"),
     **dict.fromkeys((f"{depth}*/{CARD_FILE}" for depth in ("", "*/", "*/*/")), "a folder of players"),
 }
@@ -46,36 +46,36 @@ def _scripted(name: str, spec: Seats, seat: str = "") -> Policy:
     return place_of(spec).scripted(spec, name, seat)
 
 
-#: What makes each of them for one game.
+#: Makers of the built-in players for one game.
 BUILT_IN: dict[str, Callable[[Seats], Policy]] = {name: partial(_scripted, name) for name in DESCRIPTIONS}
 
 
 class Program(Protocol):
-    """A player that is no folder with a card: a class, a program, a team of folders."""
+    """A player without a folder with a card: a class, a program, a team of folders."""
 
     @property
     def title(self) -> str:
-        """What it calls itself. Raises ``PlayerError``: damaged."""
+        """Its name for itself. Raises ``PlayerError``: damaged."""
 
     @property
     def folder(self) -> Path | None:
         """Its folder, if it has one."""
 
     def packed(self) -> "Program":
-        """Return the same with its files in memory, for processes that do not see its folder."""
+        """Return a copy with its files in memory, for processes without access to its folder."""
 
     def seat(self, spec: Any, seat: str) -> Policy:
         """Load it for a seat. Raises ``PlayerError`` or ``ConfigError``."""
 
 
-class Made(NamedTuple):
-    """A :class:`Program` without files: it is made where it plays."""
+class PlayerMaker(NamedTuple):
+    """A :class:`Program` without files, which makes its player when it is seated."""
 
     title: str
     make: Callable[[Any, str], Policy]
     folder: Path | None = None
 
-    def packed(self) -> "Made":
+    def packed(self) -> "PlayerMaker":
         """Return itself."""
         return self
 
@@ -85,32 +85,32 @@ class Made(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """A way to name a player: what an entry of ``tables.NAMINGS`` is."""
+    """A way to name a player: an entry of ``tables.NAMINGS``."""
 
-    #: What such a name looks like, for messages.
+    #: Form of such names, for messages.
     form: str
     #: Finds the player of a name: the folder of a card, or a program; ``None`` for a name of another form.
     find: Callable[[str], "Path | Program | None"]
-    #: Whether what it finds is code that is not ours, and is run.
+    #: Whether it finds code from outside of this package, which then runs.
     runs_code: bool = False
     #: Names that it knows, for messages.
     known: Callable[[], list[str]] = list
 
 
 def namings() -> Iterator[Naming]:
-    """Yield the ways to name a player, but for those of add-ons that are left out."""
+    """Yield the ways to name a player, without those of add-ons that are not installed."""
     for name in tables.NAMINGS:
         if tables.has(tables.NAMINGS, name):
             yield tables.find(tables.NAMINGS, name)
 
 
 def runs_code(name: str) -> bool:
-    """Return whether a player of this name would be code that is not ours, such as a class or a program."""
+    """Return whether a player of this name runs code from outside of this package, such as a class or a program."""
     return any(naming.find(name) is not None for naming in namings() if naming.runs_code)
 
 
 class LoadedPlayer(NamedTuple):
-    """A player ready to play, and what to tell the user about it."""
+    """A player ready to play, with its name and results for the user."""
 
     player: Policy
     name: str
@@ -124,11 +124,11 @@ class LoadedPlayer(NamedTuple):
 
     @property
     def members(self) -> int:
-        """Seats that it acts for at once."""
+        """Number of seats that it acts for at once."""
         return getattr(self.player, "members", 1)
 
 
-#: The players of each seat; of several in one, each game draws one.
+#: The players of each seat; each game draws one of several.
 Seating = dict[str, tuple[LoadedPlayer, ...]]
 
 
@@ -137,7 +137,7 @@ def load_frozen(name: str, source: Source, card: Card, spec: Seats, seat: str, *
     place = place_of(spec)
     mirrored = place.fits(spec, card, seat)
     player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
-    player.own = place.agents(spec, {seat: spec.team_of(seat)}, "dtde", shared=False)[0].own
+    player.env_seat = place.agents(spec, {seat: spec.team_of(seat)}, "dtde", shared=False)[0].own
     return LoadedPlayer(player, name, card.strength)
 
 
@@ -147,9 +147,9 @@ class Catalogue:
     ``root``: folder of frozen players; by default the user's folders and then the project's ``checkpoints/``.
 
     Attributes:
-        root: where new players go.
-        entries: of all folders; of a name in two the first folder's.
-        given: players that were handed over, by name: files in memory, or objects of the user's own.
+        root: folder for new players.
+        entries: entries of all folders; the first folder with a name counts.
+        given: players that were passed in, by name: files in memory, or a user's objects.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -172,18 +172,18 @@ class Catalogue:
         return [*BUILT_IN, *(name for name in self.entries if name not in BUILT_IN)]
 
     def source_of(self, name: str) -> Source | Program:
-        """Return where a player comes from: the folder of a card, or whatever :data:`tables.NAMINGS` finds.
+        """Return where a player comes from: the folder of a card, or what :data:`tables.NAMINGS` finds.
 
         Raises ``PlayerError``: unknown.
         """
         if name in self.given:
             return self.given[name]
         if name in BUILT_IN:
-            return Made(name, partial(_scripted, name))
+            return PlayerMaker(name, partial(_scripted, name))
         if name in self.entries:
             return self._homes[name] / name
-        known = list(namings())
-        for naming in known:
+        ways = list(namings())
+        for naming in ways:
             if (found := naming.find(name)) is not None:
                 return found
         if name.startswith("hf:"):
@@ -193,9 +193,9 @@ class Catalogue:
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
             return _player_folder(Path(name))
-        forms = [naming.form for naming in known]
+        forms = [naming.form for naming in ways]
         more = ", ".join(["{}, a folder with a frozen player", *forms[:-1]]) + f" or {forms[-1]}"
-        raise PlayerError(unknown("player", name, [*self.names(), *(n for way in known for n in way.known())], more))
+        raise PlayerError(unknown("player", name, [*self.names(), *(n for way in ways for n in way.known())], more))
 
     def folder(self, name: str) -> Path:
         """Return the folder of a player, by catalogue name or by path. Raises :class:`PlayerError`: it has none."""
@@ -211,21 +211,22 @@ class Catalogue:
         return read_card(source) if isinstance(source, Path | PlayerFiles) else None
 
     def packed(self, names: Iterable[str]) -> "Catalogue":
-        """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
+        """Return a catalogue of only ``names``, with their files, for a process without access to their folders.
 
-        The files are checked when a player is seated. Raises :class:`PlayerError` where they cannot be read.
+        The files are checked when a player is seated. Raises :class:`PlayerError`: they cannot be read.
         """
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        result.given = {
-            name: its if isinstance(its, PlayerFiles) else read_files(its) if isinstance(its, Path) else its.packed()
-            for name, its in ((name, self.source_of(name)) for name in wanted)
-        }
+        result.given = {}
+        for name in wanted:
+            source = self.source_of(name)
+            player = read_files(source) if isinstance(source, Path) else source
+            result.given[name] = player if isinstance(player, PlayerFiles) else player.packed()
         return result
 
     def title_of(self, name: str) -> tuple[str, str]:
-        """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
+        """Return a player's name for itself and the scenario that it was made for, 1v1 if for none.
 
         Raises ``PlayerError``: unknown or damaged.
         """
@@ -240,7 +241,7 @@ class Catalogue:
 
         Raises:
             PlayerError: unknown, damaged, or made for another seat or game.
-            ConfigError: a player of the user's own (``module:Class``) that cannot be imported, or does not play.
+            ConfigError: a user's player (``module:Class``) cannot be imported, or does not play.
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
@@ -253,10 +254,10 @@ class Catalogue:
             raise PlayerError(expected(f"player {name}: sha256", wanted, f"{card.sha256[:16]}... on its card"))
         return load_frozen(name, source, card, spec, seat, greedy=greedy)
 
-    def take_turns(
+    def load_mixture(
         self, names: Mapping[str, float], spec: Seats, seat: str, hashes: Mapping[str, str]
     ) -> tuple[LoadedPlayer, ...]:
-        """Load the players (name -> weight) that take turns on a seat; ``hashes``: sha256 that some must have, by name.
+        """Load the players (name -> weight) that take turns on a seat; ``hashes``: required sha256 by name, of some.
 
         Raises :class:`PlayerError`, which names the seat.
         """
@@ -277,15 +278,15 @@ class Catalogue:
         return card.strength if card else [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
-        """Append an entry under a new name; existing lines stay as they are. Raises :class:`PlayerError`: it cannot."""
+        """Append an entry under a new name and keep the lines of others. Raises :class:`PlayerError`: it cannot."""
         path = self.root / CATALOGUE_FILE
         block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
         lines = "".join(f"  {line}\n" for line in block.splitlines())
         before = path.read_text(encoding="utf-8") if path.exists() else "players:\n"
         if self.root not in self._homes.values():
-            # Nothing is listed yet: whatever stands for "no players" gives way to the key, comments stay.
-            kept = [line for line in before.splitlines() if line.startswith("#")]
-            before = "\n".join([*kept, "players:"])
+            # Nothing is listed yet: the key replaces any form of "no players", comments stay.
+            comments = [line for line in before.splitlines() if line.startswith("#")]
+            before = "\n".join([*comments, "players:"])
         after = before.rstrip("\n") + "\n" + lines
         entries = _parse(path, after)
         if entries.get(name) != entry:
@@ -295,7 +296,7 @@ class Catalogue:
 
 
 def _player_folder(folder: Path) -> Path:
-    """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs, or nothing."""
+    """Return a player's folder unchanged. Raises :class:`PlayerError` for one that holds runs, or nothing."""
     if not (folder / CARD_FILE).exists():
         if folder.is_dir() and not any(folder.iterdir()):
             wanted = f"a folder with a player ({CARD_FILE}) or a run (config.yaml)"
@@ -303,10 +304,10 @@ def _player_folder(folder: Path) -> Path:
         if any((folder / file).is_file() for file in tables.CHECKPOINTS):
             wanted = f"a player, as {program()} export makes one of it"
             raise PlayerError(expected("player", wanted, f"{folder}, a checkpoint of RLlib's"))
-        for pattern, what in _BELOW.items():
+        for pattern, kind in _OTHER_FOLDERS.items():
             inside = next((file.parent for file in sorted(folder.glob(pattern))), None)
             if inside is not None:
-                raise PlayerError(expected("player", f"one player or run, such as {inside}", f"{folder}, {what}"))
+                raise PlayerError(expected("player", f"one player or run, such as {inside}", f"{folder}, {kind}"))
     return folder
 
 

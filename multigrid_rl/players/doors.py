@@ -1,6 +1,6 @@
-"""How players are seated in the red/blue-door game, and in environments in which nobody meets.
+"""Seating rules of the red/blue-door game, and of environments without opponents.
 
-These are seen as games with seats of one team: players that learned there are compared.
+The latter count as games with seats of one team, in which players that learned there are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multigrid_rl.players.cards import Card, PlayerError
 from multigrid_rl.players.frozen import check_agent, check_fits
 from multigrid_rl.players.match import SeatsEnv
 from multigrid_rl.players.places import Doors as Doors  # noqa: PLC0414 - checkpoints name it here
-from multigrid_rl.players.places import SeatByAgent, Words
+from multigrid_rl.players.places import RulesText, SeatByAgent
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import import_object
 from multigrid_rl.types import AgentSpec, GameSpec, MultiAgentSpec, Policy, Seats, Shaping
@@ -29,20 +29,20 @@ from multigrid_rl.world.state import token_categories
 
 
 class DoorsPlace:
-    """How players are seated at red/blue doors; see ``players.places.Place``."""
+    """Seating rules of red/blue doors; see ``players.places.Place``."""
 
     protocol = "1"
     built_in = True
-    words = Words(
+    words = RulesText(
         "both sides of the board", "layouts", "A game is won by the win flag alone: a door or an elimination."
     )
 
     def title(self, game: GameSpec) -> str:
-        """Return the name of the scenario with the same game, or that it is somebody's own."""
+        """Return the name of our scenario with the same game, or ``own``."""
         return next((name for name in scenario_names() if load_scenario(name).spec == game), "own")
 
     def environment(self, game: GameSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> DoorsEnv:
-        """Build games by all their seats."""
+        """Build games that show all their seats."""
         return DoorsEnv(World(game, num_envs, seed=seed, first_game=first, auto_reset=auto_reset))
 
     def of_league(self, game: GameSpec) -> GameSpec:
@@ -50,7 +50,7 @@ class DoorsPlace:
         return game
 
     def who(self, game: GameSpec) -> MultiAgentSpec:
-        """Return who is in a game in which players fill every seat."""
+        """Return the seats and teams of a game without learning agents."""
         return game_specs(game)
 
     def agents(self, game: GameSpec, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
@@ -58,8 +58,8 @@ class DoorsPlace:
         view = tuple(token_categories(game))
         return agents_of(scheme, shared=shared, seats=learning, view=view, choices=len(ACTIONS))
 
-    def alike(self, game: GameSpec, seat: str) -> tuple[str, ...]:  # noqa: ARG002 - the board is symmetric
-        """Return a seat and the one at its place on the other side."""
+    def interchangeable_seats(self, game: GameSpec, seat: str) -> tuple[str, ...]:  # noqa: ARG002 - symmetric
+        """Return a seat and its counterpart on the other side."""
         return seat, other_seat(seat)
 
     def fits(self, game: GameSpec, card: Card, seat: str) -> bool:
@@ -67,7 +67,7 @@ class DoorsPlace:
         return check_fits(card, game, seat)
 
     def training_reward(self, game: GameSpec, name: str | None, bonus: dict[str, dict[str, float]]) -> Shaping | None:
-        """Return a function of events and rewards, and weights on events that are added to what it returns."""
+        """Return a function of events and rewards; weights on events are added to its result."""
         shaping: Shaping | None = import_object("train.shaping", name) if name else None
         if not bonus:
             return shaping
@@ -84,14 +84,14 @@ class DoorsPlace:
 
         return scripted.SCRIPTED[name](game)
 
-    def own_class(self, game: GameSpec, code: str, seat: str) -> Policy:
-        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import checked_player, made  # noqa: PLC0415
+    def from_class(self, game: GameSpec, code: str, seat: str) -> Policy:
+        """Make a player from a user's class and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import checked_player, import_player  # noqa: PLC0415
 
-        return checked_player(code, made(code, game), game, seat)
+        return checked_player(code, import_player(code, game), game, seat)
 
-    def own(self, game: GameSpec, name: str, player: Any, seat: str) -> Policy:
-        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
+    def from_object(self, game: GameSpec, name: str, player: Any, seat: str) -> Policy:
+        """Wrap a player that a user passes as an object, and try it. Raises ``ConfigError``."""
         from multigrid_rl.players.classes import checked_player  # noqa: PLC0415
 
         return checked_player(name, player, game, seat)
@@ -101,12 +101,12 @@ class DoorsPlace:
 PLACE = DoorsPlace()
 
 
-# --- nobody meets
+# --- environments without opponents
 
 
 @dataclass(frozen=True)
-class AloneSpec:
-    """An environment whose agents meet nobody (``types.Seats``); ``tables.PLACES`` says how it is played."""
+class NoOpponentSpec:
+    """An environment without opponents (``types.Seats``); ``tables.PLACES`` has its seating rules."""
 
     env_id: str
     env_args: dict[str, Any]
@@ -114,12 +114,12 @@ class AloneSpec:
 
     @cached_property
     def factory(self) -> Any:
-        """What builds it. Raises ``ConfigError``: it cannot be built."""
+        """Factory of the environment. Raises ``ConfigError``: it cannot be built."""
         return env_factory(compose(list(self.overrides)).canonical)
 
     @property
     def specs(self) -> MultiAgentSpec:
-        """Who is in it."""
+        """Agents, seats and teams."""
         specs: MultiAgentSpec = self.factory.specs
         return specs
 
@@ -138,9 +138,9 @@ class AloneSpec:
 
 
 def game_of(scenario: ScenarioConfig, overrides: Sequence[str]) -> Seats:
-    """Return what is played in a scenario, the one that ``overrides`` say.
+    """Return the game of a scenario, which ``overrides`` select.
 
-    Raises ``ConfigError``: episodes of it cannot be asked for.
+    Raises ``ConfigError``: its episodes cannot be played on request.
     """
     if scenario.kind.rivals:
         game: Seats = scenario.kind.spec
@@ -148,63 +148,63 @@ def game_of(scenario: ScenarioConfig, overrides: Sequence[str]) -> Seats:
     if not scenario.kind.judged:
         judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
         raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", scenario.package))
-    return AloneSpec(str(scenario.env_id), scenario.env_args, tuple(overrides))
+    return NoOpponentSpec(str(scenario.env_id), scenario.env_args, tuple(overrides))
 
 
-class AlonePlace(SeatByAgent):
-    """How players are seated where nobody meets; see ``players.places.Place``."""
+class NoOpponentPlace(SeatByAgent):
+    """Seating rules of environments without opponents; see ``players.places.Place``."""
 
     protocol = ""
     built_in = False
-    words = Words("its seats", "starts", "Nobody wins.")
+    words = RulesText("its seats", "starts", "Nobody wins.")
 
-    def title(self, game: AloneSpec) -> str:
-        """Return what an environment is called."""
+    def title(self, game: NoOpponentSpec) -> str:
+        """Return the name of an environment."""
         return game.env_id
 
     def environment(
         self,
-        game: AloneSpec,
+        game: NoOpponentSpec,
         num_envs: int,
         *,
         seed: int,
         first: int,
         auto_reset: bool = True,  # noqa: ARG002
     ) -> SeatsEnv:
-        """Build environments, which begin again when an episode ends."""
+        """Build environments, which reset when an episode ends."""
         envs: Any = replace(game.factory, seed=seed).build(num_envs, first)
         seats: Any = envs.env if isinstance(envs, GroupedEnv) else envs
         found: SeatsEnv = seats
         return found
 
-    def who(self, game: AloneSpec) -> MultiAgentSpec:
-        """Return who is in an environment in which players fill every seat."""
+    def who(self, game: NoOpponentSpec) -> MultiAgentSpec:
+        """Return the seats and teams of an environment without learning agents."""
         return replace(game.specs, agents=(), has_winner=False)
 
     def agents(
         self,
-        game: AloneSpec,
+        game: NoOpponentSpec,
         learning: dict[str, str],
-        scheme: Any,  # noqa: ARG002 - each is one
+        scheme: Any,  # noqa: ARG002 - each seat is an agent
         *,
         shared: bool,  # noqa: ARG002
     ) -> tuple[AgentSpec, ...]:
         """Return the agents of the seats."""
         return tuple(agent for agent in game.specs.agents if agent.seats[0] in learning)
 
-    def alike(self, game: AloneSpec, seat: str) -> tuple[str, ...]:
-        """Return all seats that see and do alike, the asked one first."""
+    def interchangeable_seats(self, game: NoOpponentSpec, seat: str) -> tuple[str, ...]:
+        """Return all seats with the same spaces, ``seat`` first."""
         agents = {agent.seats[0]: agent for agent in game.specs.agents}
-        same = [
+        identical = [
             other
             for other, agent in agents.items()
             if (agent.observation_space, agent.action_space)
             == (agents[seat].observation_space, agents[seat].action_space)
         ]
-        return tuple(dict.fromkeys((seat, *same)))
+        return tuple(dict.fromkeys((seat, *identical)))
 
-    def fits(self, game: AloneSpec, card: Card, seat: str) -> bool:
-        """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
+    def fits(self, game: NoOpponentSpec, card: Card, seat: str) -> bool:
+        """Return False: nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
         trained = "the red/blue-door game" if card.env is None else card.env.env_id
         if task_of(trained) != task_of(game.env_id):
             raise PlayerError(expected(f"player {card.name} does not fit this environment: env", game.env_id, trained))
@@ -213,4 +213,4 @@ class AlonePlace(SeatByAgent):
 
 
 #: Entry of ``tables.PLACES``.
-ALONE = AlonePlace()
+NO_OPPONENT = NoOpponentPlace()

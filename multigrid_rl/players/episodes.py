@@ -1,4 +1,4 @@
-"""Players in place of agents, step after step: the one loop of evaluations, films, recordings and experts' labels."""
+"""Players in place of agents, step by step: the loop of evaluations, films, recordings and experts' labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,29 +8,29 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.grouping import GroupedEnv
 from multigrid_rl.players.factories import match_of
-from multigrid_rl.players.match import Match, PlayerFaultError, Seated
+from multigrid_rl.players.match import Match, PlayerFaultError, SeatedPlayer
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, Policy, RunError, Seats
 
 Array = NDArray[Any]
-#: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.
+#: Steps after which an episode counts as endless: more than any registered limit of Gymnasium's.
 MOST_STEPS = 30_000
 
 
-def in_place_of(agent: AgentSpec, player: Policy, env: BatchedEnv, streams: Streams) -> Seated:
-    """Seat a player in place of a learning agent: it gets the agent's observations, scripted players also the board."""
+def seat_for_agent(agent: AgentSpec, player: Policy, env: BatchedEnv, streams: Streams) -> SeatedPlayer:
+    """Seat a player in place of a learning agent, with its observations; scripted players also read the board."""
     width = int(np.prod(agent.observation_space.shape or (1,)))
     match = env.env if isinstance(env, GroupedEnv) else env
     if not isinstance(match, Match):
-        return Seated(player, streams, width=width)
-    return Seated(player, streams, seats=[match.index[seat] for seat in agent.seats], env=match.env, width=width)
+        return SeatedPlayer(player, streams, width=width)
+    return SeatedPlayer(player, streams, seats=[match.index[seat] for seat in agent.seats], env=match.env, width=width)
 
 
 class Turn(NamedTuple):
-    """One step of ``N`` environments and what led to it; arrays by agent."""
+    """One step of ``N`` environments, with the observations and actions before it; arrays by agent."""
 
-    observations: dict[str, Array]  # (N, D) that the players acted on; copies
+    observations: dict[str, Array]  # (N, D) before the step; copies
     actions: dict[str, Array]  # (N, C) or (N, A)
     step: BatchedStep
 
@@ -38,16 +38,16 @@ class Turn(NamedTuple):
 def turns(
     env: BatchedEnv, agents: Sequence[AgentSpec], players: Mapping[str, Policy], *, seed: int, first: int = 0
 ) -> Iterator[Turn]:
-    """Let players act in place of agents, from fresh episodes on and without an end.
+    """Yield endless steps of players in place of agents, from fresh episodes on.
 
-    Environments are reset with ``seed``; each draws from streams of its own, by its number from ``first`` on.
+    Environments are reset with ``seed``; each has separate random streams, by its number from ``first`` on.
     """
     obs = env.reset(seed)
     numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
     streams = [Streams(seed, numbers, purpose_of(LEARNER_PURPOSE, k)) for k in range(len(agents))]
     actors = {
-        agent.name: in_place_of(agent, players[agent.name], env, its)
-        for agent, its in zip(agents, streams, strict=True)
+        agent.name: seat_for_agent(agent, players[agent.name], env, agent_streams)
+        for agent, agent_streams in zip(agents, streams, strict=True)
     }
     while True:
         current = {name: obs[name].copy() for name in actors}
@@ -60,9 +60,9 @@ def turns(
 
 
 class Quota:
-    """How many episodes each of several environments still has to play, settled before the first step.
+    """Number of episodes that each of several environments must still play, set before the first step.
 
-    To keep whichever episodes end first would prefer short ones: a mean over them is biased.
+    Counting the episodes that end first would prefer short ones and bias their mean.
     """
 
     def __init__(self, episodes: int, envs: int) -> None:
@@ -75,24 +75,24 @@ class Quota:
         return counted
 
     @property
-    def met(self) -> bool:
+    def complete(self) -> bool:
         """Whether every environment has played its episodes."""
         return bool((self.left <= 0).all())
 
 
-class Played(NamedTuple):
-    """``M`` whole episodes: one of each environment in the order of their numbers, several of each as they ended."""
+class EpisodeBatch(NamedTuple):
+    """``M`` complete episodes: one of each environment in the order of numbers, several in the order of their end."""
 
     table: EpisodeTable  # unfinished ones have no winner
-    actions: Array  # (N, T, ...) of the environments; T = 0 where they were not kept
+    actions: Array  # (N, T, ...) of the environments; T = 0 if they were not recorded
     finished: NDArray[np.bool_]  # (N,) False where a player failed
     fault: PlayerFaultError | None  # of the failed player
     first: int  # number of the first environment
-    start: NDArray[np.uint8]  # (N, 128) cell codes of a game's boards at the start; of other environments (N, 0)
-    #: Of games without boards: by environment what each seat did in each step, as it is done again.
+    start: NDArray[np.uint8]  # (N, 128) cell codes of boards at the start; (N, 0) without boards
+    #: For games without boards: by environment the actions of each seat in each step, for a replay.
     moves: tuple[list[dict[str, Any]], ...] = ()
 
-    def whole(self) -> EpisodeTable:
+    def full_table(self) -> EpisodeTable:
         """Return the table. Raises ``PlayerFaultError``: a player failed."""
         if self.fault is not None:
             raise self.fault
@@ -109,13 +109,13 @@ def play_episodes(  # noqa: PLR0913 - all by keyword but four
     first: int = 0,
     keep: bool = False,
     may_not_end: str = "",
-) -> Played:
-    """Play whole episodes, equally many in each environment side by side; short ones do not come first.
+) -> EpisodeBatch:
+    """Play complete episodes, equally many in each environment, so that short ones are not preferred.
 
     Args:
         env: the environments, as many as ``episodes`` at most; they are reset with ``seed``.
-        keep: keep what was done in each step, as it plays an episode again.
-        may_not_end: key and value that name the environment, where its episodes may never end.
+        keep: record the actions of each step, for a replay.
+        may_not_end: key and value that name the environment, if its episodes may never end.
 
     Raises ``RunError``: an episode that does not end.
     """
@@ -123,18 +123,18 @@ def play_episodes(  # noqa: PLR0913 - all by keyword but four
     quota = Quota(episodes, count)
     tables: list[EpisodeTable] = []
     numbers: list[NDArray[np.intp]] = []
-    taken: list[Array] = []
+    recorded: list[Array] = []
     length: NDArray[np.int64] = np.zeros(count, np.int64)
     try:
         for turn in turns(env, agents, players, seed=seed, first=first):
             done = turn.step.done
             if keep:
-                taken.append(_native(env, turn))
+                recorded.append(_recorded_actions(env, turn))
             if done.any():
                 counted = quota.count(done)
                 numbers.append(np.flatnonzero(done)[counted])
                 tables.append(env.drain_episodes().rows(counted))
-                if quota.met:
+                if quota.complete:
                     break
             length = np.where(done, 0, length + 1)
             if may_not_end and length.max() >= MOST_STEPS:
@@ -143,24 +143,24 @@ def play_episodes(  # noqa: PLR0913 - all by keyword but four
     except PlayerFaultError as error:
         fault = error
     finished: NDArray[np.bool_] = quota.left <= 0
-    if isinstance(env, Match):  # others have no fault to leave an episode unfinished
+    if isinstance(env, Match):  # others have no faults, so no unfinished episodes
         numbers.append(np.flatnonzero(~finished))
         tables.append(env.unfinished(~finished))
     table = EpisodeTable.concatenate(tables)
     if episodes == count:
         table = table.rows(np.argsort(np.concatenate(numbers)))
-    actions = np.stack(taken, axis=1) if taken else np.zeros((count, 0), np.int8)
-    return Played(table, actions, finished, fault, first, np.zeros((count, 0), np.uint8))
+    actions = np.stack(recorded, axis=1) if recorded else np.zeros((count, 0), np.int8)
+    return EpisodeBatch(table, actions, finished, fault, first, np.zeros((count, 0), np.uint8))
 
 
-def _native(env: Any, turn: Turn) -> Array:
-    """Return what was done in a step (N, ...), as it is done again: by all seats of a game, or by the one agent."""
+def _recorded_actions(env: Any, turn: Turn) -> Array:
+    """Return the actions of a step (N, ...) for a replay: of all seats of a game, or of the only agent."""
     if isinstance(env, Match):
         return np.array(env.env.actions)
     return np.asarray(env.native(*turn.actions.values()))
 
 
-def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
+def play_games(spec: Seats, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> EpisodeBatch:
     """Play games number ``first_game`` to ``first_game + games - 1`` once each, every seat filled.
 
     A game depends only on ``seed``, its number and its players, not on the number of games. Actions are (M, T, A), -1

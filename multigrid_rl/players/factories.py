@@ -1,4 +1,4 @@
-"""From a run's configuration to its environments. Pools are imported where there are some."""
+"""Builds the environments of a run's configuration. Pools are imported only if there are some."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MatchFactory:
     """Builds matches of one game with the same players, whose files are loaded and checked once in each process.
 
     Args:
-        spec: the game: a :class:`GameSpec`, or what else has a place in ``tables.PLACES``.
+        spec: the game: a :class:`GameSpec`, or another class with an entry of ``tables.PLACES``.
         opponents: for each background seat, player name -> share of the games.
         checkpoints: folder of frozen players; ``None``: the user's and the project's.
         hashes: sha256 that each frozen player must have, by name; an empty mapping accepts any.
@@ -62,7 +62,7 @@ class MatchFactory:
     catalogue: Catalogue | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop loaded players: another process loads and checks them itself."""
+        """Drop loaded players: each process loads and checks them."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_seated", "specs")}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
@@ -71,7 +71,7 @@ class MatchFactory:
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
-        """The agents in the matches."""  # cached: every iteration asks for them several times
+        """The agents in the matches."""  # cached: every iteration reads them several times
         spec, place = self.spec, place_of(self.spec)
         learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
         return replace(
@@ -92,21 +92,21 @@ class MatchFactory:
     def _seated(self) -> Seating:
         catalogue = self.catalogue or Catalogue(self.checkpoints)
         return {
-            seat: catalogue.take_turns(names, self.spec, seat, self.hashes) for seat, names in self.opponents.items()
+            seat: catalogue.load_mixture(names, self.spec, seat, self.hashes) for seat, names in self.opponents.items()
         }
 
     def packed(self) -> MatchFactory:
         """Return the same factory with every frozen player's files, for a process without access to their folder.
 
         Building from it checks the files as if they had been read there, and their sha256 against the packed ones. It
-        is as large as the files; opponents stay out of checkpoints, so keep it out of them, too. Raises
+        is as large as the files and, like opponents, does not belong into checkpoints. Raises
         ``PlayerError``: as :meth:`load`.
         """
         catalogue = self.catalogue or Catalogue(self.checkpoints)
         names = [name for row in self.opponents.values() for name in row]
         known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
         result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})
-        result.load()  # from the packed files: a file that changed meanwhile is refused only here
+        result.load()  # only this load finds a file that changed meanwhile
         return result
 
     def against(self, opponent: str) -> MatchFactory:
@@ -121,7 +121,7 @@ class MatchFactory:
         if self.league:
             from multigrid_rl.players.pool import anchor_pool  # noqa: PLC0415
 
-            pool = anchor_pool(_with_agents(self.spec, seated, once=False), self.league)
+            pool = anchor_pool(_seat_agents(self.spec, seated, once=False), self.league)
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
@@ -133,7 +133,7 @@ class MatchFactory:
     def with_roster(self, roster: Roster) -> MatchFactory:
         """Return the same factory with ``roster`` in its league."""
         result = replace(self, roster=roster)
-        result.__dict__["_seated"] = self._seated  # read once
+        result.__dict__["_seated"] = self._seated  # loaded only once
         return result
 
     def playing(self, env: GroupedEnv) -> list[int]:
@@ -153,7 +153,7 @@ class MatchFactory:
         return {n: snapshot_player(f"{SNAPSHOTS}-{n}", files[n], spec, self.league) for n in files}
 
     def check_reward(self) -> None:
-        """Try the training reward of the user's own. Raises ``ConfigError``: it cannot be used."""
+        """Try a user's training reward. Raises ``ConfigError``: it cannot be used."""
         if self.shaping:
             place_of(self.spec).try_reward(self.spec, self.shaping)
 
@@ -163,19 +163,19 @@ class MatchFactory:
 
 
 def _mixtures(spec: Seats, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:
-    """Return name and weight of who plays each seat of the team of ``seat``."""
+    """Return names and weights of the players on each seat of the team of ``seat``."""
     mates = spec.seats_of(spec.team_of(seat))
     return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
 
 
-def _with_agents(spec: Seats, seated: Seating, *, once: bool) -> Seating:
+def _seat_agents(spec: Seats, seated: Seating, *, once: bool) -> Seating:
     """Seat each player that has a method ``seated``: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
         joint = all(hasattr(row.player, "seated") or row.members > 1 for row in rows)
         first, *others = _mixtures(spec, seated, seat)
-        alike = joint and all(other == first for other in others)
-        seats = spec.seats_of(spec.team_of(seat)) if alike else (seat,)
+        same_mixture = joint and all(other == first for other in others)
+        seats = spec.seats_of(spec.team_of(seat)) if same_mixture else (seat,)
         makers = [(row, getattr(row.player, "seated", None)) for row in rows]
         result[seat] = tuple(
             row if make is None else row._replace(player=make(spec, seats, once=once)) for row, make in makers
@@ -192,12 +192,12 @@ def seat_players(spec: Seats, seated: Seating, *, once: bool = False) -> dict[st
 
     Raises ``PlayerError``: a player of a whole team does not have all the team's seats.
     """
-    seated = _with_agents(spec, seated, once=once)
+    seated = _seat_agents(spec, seated, once=once)
     players: dict[str, Policy] = {}
     for seat, rows in seated.items():
         joint = {row.members > 1 for row in rows}
         if joint == {False}:
-            players[seat] = _one_of(rows)
+            players[seat] = _mixture_of(rows)
             continue
         team, mixtures = spec.team_of(seat), _mixtures(spec, seated, seat)
         if joint == {True, False} or any(other != mixtures[0] for other in mixtures):
@@ -206,11 +206,11 @@ def seat_players(spec: Seats, seated: Seating, *, once: bool = False) -> dict[st
             key = f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}"
             wanted = "the same player of a whole team, or mixture of such, on every seat of the team"
             raise PlayerError(expected(key, wanted, listed))
-        players.setdefault(team, _one_of(rows))
+        players.setdefault(team, _mixture_of(rows))
     return players
 
 
-def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
+def _mixture_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
     if len(rows) == 1:
         return rows[0].player
     from multigrid_rl.players.pool import OpponentPool  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Turn a run's player into a frozen one of the catalogue, and measure how strong it is."""
+"""Turn a run's player into a frozen one of the catalogue, and measure its strength."""
 
 import re
 from pathlib import Path
@@ -19,43 +19,43 @@ from multigrid_rl.types import EpisodeTable, Policy, Seats
 def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int, game: Seats | None = None) -> Card:
     """Copy a run's player into the catalogue, with its strength measured over ``episodes`` games per opponent.
 
-    Opponents are random, the scripted players and every frozen player made for the same scenario. Who was trained by
-    other opponents or gates in a game that players of the catalogue were made for, such as a league's, joins them.
-    ``game`` is the one that it was trained in; ``None``: that of the scenario on its card, if it is of red/blue doors.
+    Opponents are random, the scripted players and every frozen player made for the same scenario. A player from other
+    opponents or gates in the same game, such as a league's, counts as made for the scenario of players of that game.
+    ``game`` is the game of its training; ``None``: that of the scenario on its card, for red/blue doors.
     Raises ``PlayerError``: the name is taken or not a name, or the source is damaged. Nothing is written then.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise PlayerError(expected("name", "small letters, digits and dashes", name))
     if name in catalogue.names() or (catalogue.root / name).exists():
         raise PlayerError(expected("name", f"a new one in {catalogue.root}", f"{name}, which is there already"))
-    found = read_card(source)
-    values = found.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
-    if found.env is None:
-        found = found.model_copy(update={"scenario": _of_same_game(catalogue, found.scenario)})
-        game = load_scenario(found.scenario).kind.spec
+    trained = read_card(source)
+    values = trained.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
+    if trained.env is None:
+        trained = trained.model_copy(update={"scenario": _scenario_of_same_game(catalogue, trained.scenario)})
+        game = load_scenario(trained.scenario).kind.spec
     if game is not None and place_of(game).who(game).has_winner:
-        values |= {"scenario": found.scenario, **_measured(source, found, catalogue, episodes, game)}
-    card = write_player(catalogue.root / name, read_network(source, found).state_dict(), values)
+        values |= {"scenario": trained.scenario, **_measure(source, trained, catalogue, episodes, game)}
+    card = write_player(catalogue.root / name, read_network(source, trained).state_dict(), values)
     catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
     return card
 
 
-def _measured(source: Path, found: Card, catalogue: Catalogue, episodes: int, spec: Seats) -> dict[str, list[Strength]]:
-    """Return a new player's strength, and what random does in its place."""
-    seat = found.seats[0] if found.seats else "none"
+def _measure(source: Path, card: Card, catalogue: Catalogue, episodes: int, spec: Seats) -> dict[str, list[Strength]]:
+    """Return a new player's strength, and the results of random in its place."""
+    seat = card.seats[0] if card.seats else "none"
     if seat not in spec.seats:
         raise PlayerError(expected(f"{source}: seats", ", ".join(spec.seats), seat))
-    place_of(spec).fits(spec, found, seat)
-    # The slash says that this is a folder and no name.
-    return _against_all(catalogue, f"{source}/", spec, found.scenario, episodes)
+    place_of(spec).fits(spec, card, seat)
+    # The slash marks a folder: this is not a name.
+    return _measure_against_all(catalogue, f"{source}/", spec, card.scenario, episodes)
 
 
-def _against_all(
+def _measure_against_all(
     catalogue: Catalogue, name: str, spec: Seats, scenario: str, episodes: int
 ) -> dict[str, list[Strength]]:
     opponents = [*BUILT_IN, *_frozen_for(catalogue, scenario)]
     if len(_teams(spec)) == 1 or not place_of(spec).built_in:
-        opponents = ["random"]  # of one team: there is no opponent, one row says how the player does alone
+        opponents = ["random"]  # with one team there is no opponent: one row has the player's results
     strength = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
     return {"strength": strength, "baseline": [measure(catalogue, "random", "random", spec, scenario, episodes)]}
 
@@ -65,8 +65,8 @@ def _frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
     return [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
 
 
-def _of_same_game(catalogue: Catalogue, scenario: str) -> str:
-    """Return the first scenario of doors that a player was frozen for and whose game is ``scenario``'s; or itself."""
+def _scenario_of_same_game(catalogue: Catalogue, scenario: str) -> str:
+    """Return the first scenario of a frozen player with the same game of doors as ``scenario``, else ``scenario``."""
     game = load_scenario(scenario).game
     known = dict.fromkeys(entry["scenario"] for entry in catalogue.entries.values() if "scenario" in entry)
     return next((other for other in known if load_scenario(other).game == game), scenario)
@@ -82,7 +82,7 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     for name in _frozen_for(catalogue, scenario):
         folder = catalogue.folder(name)
         card = read_card(folder)
-        measured = _against_all(catalogue, name, spec, scenario, episodes)
+        measured = _measure_against_all(catalogue, name, spec, scenario, episodes)
         measured["strength"] += [row for row in card.strength if row.scenario != scenario]
         cards.append(card.model_copy(update=measured))
         write_card(folder, cards[-1])
@@ -97,10 +97,10 @@ def _teams(spec: Seats) -> dict[str, int]:
     return {team: k for k, team in enumerate(place_of(spec).who(spec).team_names) if spec.seats_of(team)}
 
 
-def side(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
-    """Return the players of one team: ``name`` wherever it can sit, random beside it where it cannot.
+def team_players(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
+    """Return the players of one team: ``name`` on each seat that it can play, random on the others.
 
-    Raises ``PlayerError``: it cannot sit on any seat of the team.
+    Raises ``PlayerError``: it cannot play any seat of the team.
     """
     seated: Seating = {}
     failure: PlayerError | None = None
@@ -117,16 +117,16 @@ def side(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, P
 
 
 def measure(catalogue: Catalogue, name: str, opponent: str, spec: Seats, scenario: str, episodes: int) -> Strength:
-    """Play ``name`` against ``opponent`` over ``episodes`` games, shared out among the teams that ``name`` can be.
+    """Play ``name`` against ``opponent`` over ``episodes`` games, divided among the teams that ``name`` can play.
 
-    They fill whole teams, ``opponent`` all others; in a game with one team it plays none. Raises ``PlayerError``: one
+    Each fills whole teams, ``opponent`` all others; in a game with one team it plays none. Raises ``PlayerError``: one
     of the two cannot play this game.
     """
     teams, failures = _teams(spec), []
     sides: list[tuple[str, dict[str, Policy]]] = []
     for team in teams:
         try:
-            sides.append((team, side(catalogue, name, spec, team)))
+            sides.append((team, team_players(catalogue, name, spec, team)))
         except PlayerError as error:
             failures.append(error)
     if not sides:
@@ -136,13 +136,13 @@ def measure(catalogue: Catalogue, name: str, opponent: str, spec: Seats, scenari
         games = (episodes + k) // len(sides)
         if games == 0:
             continue
-        whole = dict(players)
+        all_players = dict(players)
         for other in teams:
-            whole |= side(catalogue, opponent, spec, other) if other != team else {}
-        table = play_games(spec, whole, games, seed=STRENGTH_SEED + k).whole()
-        # Winners as "1 this player, 0 another": the parts then add up.
-        won = table.winner == teams[team]
-        tables.append(table._replace(winner=np.where(table.winner < 0, -1, won).astype(np.int8)))
+            all_players |= team_players(catalogue, opponent, spec, other) if other != team else {}
+        table = play_games(spec, all_players, games, seed=STRENGTH_SEED + k).full_table()
+        # Winner 1 is this player, 0 another, so that the parts add up.
+        is_win = table.winner == teams[team]
+        tables.append(table._replace(winner=np.where(table.winner < 0, -1, is_win).astype(np.int8)))
     played = EpisodeTable.concatenate(tables)
     win, draw, loss = outcome_shares(played.winner, 1)
     return Strength(

@@ -24,14 +24,14 @@ class FrozenPlayer:
 
     Args:
         network: see ``models.registry.build``.
-        distribution: of the actions; by default, one of the game's actions for each seat.
-        members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
+        distribution: distribution of actions; by default one of the game's actions for each seat.
+        members: number of seats ``C`` that it acts for at once; more than one for a team with a joint action.
         mirrored: trained on the other side of the board; observations are mirrored.
         greedy: take the likeliest action instead of drawing one.
 
     Attributes:
-        card: that it was read from.
-        own: what its environment itself shows (``AgentSpec.own``), for :meth:`predict`.
+        card: the card that it was read from.
+        env_seat: spaces of its environment (``AgentSpec.own``), for :meth:`predict`.
     """
 
     def __init__(  # noqa: PLR0913 - three have defaults
@@ -53,7 +53,7 @@ class FrozenPlayer:
         self.mirrored = mirrored
         self.greedy = greedy
         self.card: Card | None = None
-        self.own: Any = None
+        self.env_seat: Any = None
 
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> "FrozenPlayer":
@@ -76,7 +76,7 @@ class FrozenPlayer:
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """Key of players that can act in one call (:class:`pool.Alike`); ``None``: the player acts alone."""
+        """Key of players that can act in one call (:class:`pool.PlayerStack`); ``None``: it acts in single calls."""
         if self.towers is None or not isinstance(self.distribution, Categorical):
             return None
         return (self.distribution.choices, self.greedy, self.towers.stack_key)
@@ -88,10 +88,10 @@ class FrozenPlayer:
 
     def sample(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), from ``outputs`` (N, outputs)."""
-        return self.taken(self.choose(outputs, rng).actions)
+        return self.native_actions(self.choose(outputs, rng).actions)
 
-    def taken(self, chosen: NDArray[Any]) -> NDArray[Any]:
-        """Return chosen actions (N, C) or (N, A) as the environment takes them: (N,) where there is one choice."""
+    def native_actions(self, chosen: NDArray[Any]) -> NDArray[Any]:
+        """Return chosen actions (N, C) or (N, A) in the environment's form: (N,) if there is one choice."""
         actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
@@ -107,22 +107,22 @@ class FrozenPlayer:
         Like ``predict`` of Stable-Baselines3 (https://stable-baselines3.readthedocs.io/en/master/modules/base.html).
 
         Args:
-            observation: a flat vector, tokens, or what its environment shows (with flags of ``info`` a dictionary of
-                ``observation`` and ``action_mask``); or several of the flat ones, or of what ``SeatEnv`` shows.
-            state: the memory, as the last call returned it; ``None`` where an episode begins.
+            observation: a flat vector, tokens, or an observation of its environment (with flags of ``info`` a mapping
+                of ``observation`` and ``action_mask``); or several flat ones, or several of ``SeatEnv``.
+            state: the memory that the last call returned; ``None`` at the start of an episode.
             rng: draws the actions; without it they are the likeliest ones.
 
-        Raises ``ConfigError``: something else.
+        Raises ``ConfigError``: anything else.
         """
         if not isinstance(rng, np.random.Generator | Streams | None):
             raise ConfigError(expected("rng", "a numpy.random.Generator, such as default_rng(0)", shown(repr(rng), 80)))
-        # Imported here: no run asks a player so.
+        # Imported here: no run calls this method.
         from multigrid_rl.envs.zoo import rows_of  # noqa: PLC0415
         from multigrid_rl.world.spaces import token_rows  # noqa: PLC0415
 
         size = None if self.card is None else self.card.observation.size
         try:
-            rows, several = token_rows(observation) if size is None else rows_of(observation, size, self.own)
+            rows, several = token_rows(observation) if size is None else rows_of(observation, size, self.env_seat)
             memory = self.initial_state(len(rows)) if state is None else state
             outputs, state = self.outputs(SeatView(rows, None, 0), memory)
         except ConfigError:
@@ -131,11 +131,11 @@ class FrozenPlayer:
             got = f"{shown(repr(observation), 80)}: {shown(str(error), 80)}"
             raise ConfigError(expected("observation", f"what {self.name} was trained to read", got)) from error
         if isinstance(rng, np.random.Generator):
-            drawn: Any = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
+            source: Any = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
         else:
-            drawn = rng
-        chosen = self.distribution.mode(outputs) if drawn is None else self.distribution.draw(outputs, drawn).actions
-        actions = self.taken(chosen)
+            source = rng
+        chosen = self.distribution.mode(outputs) if source is None else self.distribution.draw(outputs, source).actions
+        actions = self.native_actions(chosen)
         if self.card is not None and self.card.taken is not None:
             actions = self.card.taken(actions)
         return actions if several else actions[0], state
@@ -152,31 +152,31 @@ class FrozenPlayer:
                 output = self.network.logits(torch.from_numpy(tokens))
         return output.numpy(), state
 
-    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+    def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability (N, K) of each choice, drawn, for observations (N, D) without memory."""
-        outputs, _ = self.outputs(SeatView(seen, None, 0), self.initial_state(len(seen)))
+        outputs, _ = self.outputs(SeatView(observations, None, 0), self.initial_state(len(observations)))
         logits = outputs.astype(np.float64)
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
     @cached_property
     def towers(self) -> Pass | None:
-        """The compiled policy over tokens, if there is one; torch computes vectors, as for all players so far."""
+        """The compiled policy over tokens, if there is one; torch computes policies over vectors."""
         # Cached: checking the weights' addresses takes as long as the network on a few rows.
         compiled = compile_network(self.network)
         return compiled if compiled is not None and compiled.stack_key is not None else None
 
     def choose(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw actions with their log-probabilities and entropies from ``outputs`` (N, outputs)."""
-        drawn = self.distribution.draw(outputs, rng)  # also if greedy, so that a game's stream advances equally
-        return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
+        draw = self.distribution.draw(outputs, rng)  # also if greedy, so that a game's stream advances equally
+        return draw._replace(actions=self.distribution.mode(outputs)) if self.greedy else draw
 
 
 def check_agent(card: Card, agent: AgentSpec) -> None:
     """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
-    wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), "taken": None, **wanted})
-    for part, value in wanted.items():
+    expected_parts = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), "taken": None, **expected_parts})
+    for part, value in expected_parts.items():
         if getattr(card, part) != getattr(needed, part):
             got = card.model_dump(exclude_none=True)[part]
             raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")
@@ -190,7 +190,7 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
     mirrored = seat not in card.seats
     team, needed = spec.seats_of(spec.team_of(seat)), token_categories(spec) * card.members
     view = ObservationSignature(view_size=spec.view_size, categories=needed)
-    for part, good, wanted, got in (
+    for part, valid, wanted, got in (
         ("env", card.env is None, "the red/blue-door game", card.env and card.env.env_id),
         (
             "seats",
@@ -202,7 +202,7 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
         ("actions", card.actions == len(ACTIONS), str(len(ACTIONS)), card.actions),
         ("observation", card.observation.categories == needed, str(view), card.observation),
     ):
-        if not good:
+        if not valid:
             raise PlayerError(
                 expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
             )

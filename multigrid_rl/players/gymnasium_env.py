@@ -26,7 +26,7 @@ from multigrid_rl.world.rendering import render_frame
 #: Player of a seat, or a mixture of players with weights.
 Choice: TypeAlias = "str | os.PathLike[str] | Policy | Mapping[str | os.PathLike[str] | Policy, float]"
 Bools = NDArray[np.bool_]
-#: Player of a seat that learns in the scenario and has no player named: every id can be made without arguments.
+#: Player of a learning seat of the scenario without a named player: every id can be made without arguments.
 DEFAULT = "random"
 
 
@@ -155,12 +155,12 @@ class SeatVectorEnv(VectorEnv):
         """
         listed = isinstance(seed, Sequence | np.ndarray)
         seeds: list[Any] = [*seed] if listed else [seed]  # type: ignore[misc]
-        good = all(isinstance(one, int | np.integer | None) for one in seeds)
-        if not good or len(seeds) != (self.num_envs if listed else 1):
+        valid = all(isinstance(item, int | np.integer | None) for item in seeds)
+        if not valid or len(seeds) != (self.num_envs if listed else 1):
             raise ConfigError(expected("seed", f"an integer, or a list of {self.num_envs}", seed))
         super().reset(seed=None if seeds[0] is None else int(seeds[0]), options=options)
-        drawn = [int(self.np_random.integers(2**63)) if one is None else int(one) for one in seeds]
-        tokens = self.match.reset(drawn if listed else drawn[0])[self.seat]
+        game_seeds = [int(self.np_random.integers(2**63)) if item is None else int(item) for item in seeds]
+        tokens = self.match.reset(game_seeds if listed else game_seeds[0])[self.seat]
         return self._encode(self.game, tokens), self._infos()
 
     def step(self, actions: NDArray[Any]) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
@@ -177,7 +177,7 @@ class SeatVectorEnv(VectorEnv):
         rewards, infos = step.rewards[self.seat].copy(), self._infos()
         ended = terminated | truncated
         if ended.any():
-            self.match.drain_episodes()  # nobody asks for them
+            self.match.drain_episodes()  # not used
             # The episode of an eliminated seat ends, though team mates could play on: its game is reset, too.
             early = ended & ~step.done
             final = np.where(early[:, None], step.observations[self.seat], step.final_observations[self.seat])[ended]
@@ -209,19 +209,19 @@ def match_around(
     *,
     auto_reset: bool = False,
 ) -> Match[Any]:
-    """Return games in which every seat but those of ``focal`` has a player. Raises as :class:`SeatEnv` does."""
-    chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), by_seat(players)
-    spec = chosen.spec
+    """Return games with a player on every seat that is not in ``focal``. Raises as :class:`SeatEnv`."""
+    selected, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), by_seat(players)
+    spec = selected.spec
     for seat in focal:
         spec.team_of(seat)
     others = [seat for seat in spec.seats if seat not in focal]
     for seat in overrides:
         if seat not in others:
-            beside = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
-            raise ConfigError(expected("players", beside, seat))
+            wanted = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
+            raise ConfigError(expected("players", wanted, seat))
     seated = {}
     for seat in others:
-        choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
+        choice = overrides.get(seat, selected.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
         if not mixture or not all(isinstance(weight, Real) and float(weight) > 0 for weight in mixture.values()):
             wanted = "a player, or players with weights above 0"
@@ -244,6 +244,6 @@ def _spread(parts: Any, rows: Bools) -> Any:
     """Return arrays (N, ...) with ``parts`` in the ``rows`` (N,) and zeros elsewhere."""
     if isinstance(parts, dict):
         return {key: _spread(part, rows) for key, part in parts.items()}
-    whole = np.zeros((len(rows), *parts.shape[1:]), parts.dtype)
-    whole[rows] = parts
-    return whole
+    spread = np.zeros((len(rows), *parts.shape[1:]), parts.dtype)
+    spread[rows] = parts
+    return spread

@@ -12,16 +12,16 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import TEAM_ORDER, BatchedEnv, BatchedStep, Board, Clock, EpisodeTable, Policy, SeatView
 
 
-class Seated:
-    """A player in its place in ``N`` games, with its memory and its random streams.
+class SeatedPlayer:
+    """A player on its seats in ``N`` games, with its memory and its random streams.
 
     Args:
-        streams: what it draws from, one stream for each game.
+        streams: random streams of the player, one for each game.
         seats: indices of its agents.
-        env: of the games: players with full observation see its ``board``, programs are told whose ``turn`` it is,
-            (N, A) for all agents; if it has such.
-        width: how much of each observation it reads; ``None``: all.
-        mixture: of a pool, streams that draw one of its players for each new game. There is one of a team: mates with
+        env: the games: players with full observation see its ``board``; programs get its ``turn`` (N, A), the agents
+            to move; both are optional.
+        width: length of the part of each observation that the player reads; ``None``: all.
+        mixture: for a pool, streams that draw one of its players for each new game. A team has one of them: mates with
             the same pool draw the same player.
     """
 
@@ -38,7 +38,7 @@ class Seated:
         self.player: Any = player
         self.streams, self.mixture = streams, mixture
         self.memory: Any = player.initial_state(len(streams.state))
-        self._seats, self._width = list(seats), width
+        self._seat_indices, self._width = list(seats), width
         self._board: Board | None = getattr(env, "board", None)
         self._turn: NDArray[np.bool_] | None = getattr(env, "turn", None)
         if mixture is not None:
@@ -46,8 +46,8 @@ class Seated:
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return actions (N, C) or (N, A) for observations (N, D)."""
-        turn = None if self._turn is None else self._turn[:, self._seats]
-        view = SeatView(obs[:, : self._width], self._board, self._seats[0], turn)
+        turn = None if self._turn is None else self._turn[:, self._seat_indices]
+        view = SeatView(obs[:, : self._width], self._board, self._seat_indices[0], turn)
         chosen: NDArray[Any]
         chosen, self.memory = self.player.act(view, self.memory, self.streams)
         return chosen[:, None] if chosen.ndim == 1 else chosen
@@ -57,8 +57,8 @@ class Seated:
         self.player.hear(self.memory, np.stack(rewards, axis=1))
 
     def restart(self, done: NDArray[np.bool_]) -> None:
-        """Reset the memory of the games in ``done`` (N,), and draw who of a pool plays the next ones."""
-        # Mixtures are drawn for pools alone, as games end in nearly every step of a batch.
+        """Reset the memory of the games in ``done`` (N,), and draw the players of a pool for the next ones."""
+        # Only pools draw, as games end in nearly every step of a batch.
         if done.any():
             self.memory = self.player.reset_state(self.memory, done)
             if self.mixture is not None:
@@ -69,10 +69,10 @@ class Seated:
 
 
 class SeatsEnv(BatchedEnv, Protocol):
-    """One by all its seats, whose episodes are drained as they end: by step, then by environment.
+    """An environment that shows all its seats and drains episodes in the order of their end: by step, then by number.
 
     Attributes:
-        shaping: what is paid while training instead of its own rewards, which episodes are counted by; ``None``: these.
+        shaping: training reward in place of the environment's, which still counts in episodes; ``None``: no shaping.
     """
 
     shaping: Any
@@ -94,7 +94,7 @@ class Match(Generic[Env]):
         env: the environment; players with full observation see its ``board``, if it has one.
         teams: team of each seat, seats in index order.
         players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All
-            other seats are focal, the learners'.
+            other seats are focal: learners play them.
         seed: with an environment's number, determines all randomness of background players.
         first: number of the first environment.
 
@@ -107,10 +107,10 @@ class Match(Generic[Env]):
         self.env, self.num_envs = env, env.num_envs
         self.index = {seat: k for k, seat in enumerate(teams)}
         self._teams, self._players, self._first = teams, players, first
-        self._seats = {name: _seats_of(teams, name) for name in players}
-        occupied = {seat for seats in self._seats.values() for seat in seats}
+        self._seat_names = {name: _seats_of(teams, name) for name in players}
+        occupied = {seat for seats in self._seat_names.values() for seat in seats}
         self.seats = tuple(seat for seat in teams if seat not in occupied)
-        if hasattr(env, "deciding"):  # seats decide now and then: see learn.rollout
+        if hasattr(env, "deciding"):  # seats do not decide in every step: see learn.rollout
             self.deciding = env.deciding
         self.clock = Clock()
         self.batch: Any = None  # arrays of compiled_match.play
@@ -122,17 +122,17 @@ class Match(Generic[Env]):
         order = list(dict.fromkeys((*TEAM_ORDER, *self._teams.values())))
         self._seated = []
         for name, player in self._players.items():
-            seat = self._seats[name][0]
+            seat = self._seat_names[name][0]
             purpose = purpose_of(MIXTURE_PURPOSE, order.index(self._teams[seat]), room=16)
             mixture = Streams(seed, numbers, purpose) if hasattr(player, "assign") else None
             streams = Streams(seed, numbers, purpose_of(PLAYER_PURPOSE, self.index[seat]))
-            seats = [self.index[seat] for seat in self._seats[name]]
-            self._seated.append(Seated(player, streams, seats=seats, env=self.env, mixture=mixture))
+            seats = [self.index[seat] for seat in self._seat_names[name]]
+            self._seated.append(SeatedPlayer(player, streams, seats=seats, env=self.env, mixture=mixture))
         pairs = self.seated()
-        self._hearing = [pair for pair in pairs if getattr(pair[1].player, "hears", False)]
+        self._reward_listeners = [pair for pair in pairs if getattr(pair[1].player, "hears", False)]
         pools = [pair for pair in pairs if pair[1].mixture is not None]
         self._pooled = [seated for seat in self._teams for seats, seated in pools if seat in seats]
-        self._played = [np.zeros((0, len(self._pooled)), np.int16)]  # who of the pools played finished episodes (M, P)
+        self._played = [np.zeros((0, len(self._pooled)), np.int16)]  # players of pools in finished episodes (M, P)
 
     def _players_of_pools(self) -> NDArray[np.int16]:
         """Return the current player of each seat with a pool (N, P), seats in index order."""
@@ -154,7 +154,7 @@ class Match(Generic[Env]):
         return self._focal(self.env.observations())
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step; ``actions`` holds what the environment takes of each focal seat."""
+        """Play one step; ``actions`` holds the environment's actions of each focal seat."""
         obs, taken = self.env.observations(), self._focal(actions)
         self.clock.begin()
         for seats, seated in self.seated():
@@ -165,7 +165,7 @@ class Match(Generic[Env]):
             taken.update(zip(seats, np.split(chosen, len(seats), axis=1), strict=True))
         self.clock.lap("players")
         step = self.env.step(taken)
-        for seats, seated in self._hearing:
+        for seats, seated in self._reward_listeners:
             seated.hear(*(step.rewards[seat] for seat in seats))
         if step.done.any():
             if self._pooled:
@@ -183,9 +183,9 @@ class Match(Generic[Env]):
 
         return compiled_match.play(self, *batch)
 
-    def seated(self) -> list[tuple[list[str], Seated]]:
+    def seated(self) -> list[tuple[list[str], SeatedPlayer]]:
         """Return the background players with their seats."""
-        return list(zip(self._seats.values(), self._seated, strict=True))
+        return list(zip(self._seat_names.values(), self._seated, strict=True))
 
     def restart(self, which: NDArray[np.bool_]) -> None:
         """Start the environments in ``which`` (N,) afresh before their episodes end; no table includes these."""
@@ -225,22 +225,23 @@ class Match(Generic[Env]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other environments or players."""
         streams = self._streams()
-        own, theirs = ([_kind(memory) for memory in of] for of in ([s.memory for s in self._seated], state["memories"]))
-        if own != theirs or len(state["streams"]) != len(streams) or state.get("pools", self._pools()) != self._pools():
-            got = "others" if len(own) == len(theirs) else len(theirs)
-            raise ValueError(expected("state", f"{len(own)} background players", got))
+        here = [_memory_kind(seated.memory) for seated in self._seated]
+        saved = [_memory_kind(memory) for memory in state["memories"]]
+        if here != saved or len(state["streams"]) != len(streams) or state.get("pools", self._pools()) != self._pools():
+            found = "others" if len(here) == len(saved) else len(saved)
+            raise ValueError(expected("state", f"{len(here)} background players", found))
         self.env.set_state(state.get("env", state))  # earlier versions wrote the games' state beside the players'
         for seated, memory in zip(self._seated, copy.deepcopy(state["memories"]), strict=True):
             if seated.mixture is not None:
                 seated.memory = seated.player.with_memories(memory)
-            elif _kind(memory):
+            elif _memory_kind(memory):
                 seated.memory = memory
         for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
         self._played = list(state.get("played", self._played[:1]))
 
     def _pools(self) -> list[tuple[str, ...]]:
-        """Return who is in pools from their beginning on; a league's come and go."""
+        """Return the permanent members of pools; a league adds and removes others."""
         return [getattr(seated.player, "permanent", ()) for seated in self._seated if seated.mixture is not None]
 
     def _streams(self) -> list[Streams]:
@@ -255,8 +256,8 @@ class Match(Generic[Env]):
         return {seat: arrays[seat] for seat in self.seats}
 
 
-def _kind(memory: Any) -> tuple[Any, ...]:
-    """Return what memories of players that can stand in for each other have in common; nothing where it is empty."""
+def _memory_kind(memory: Any) -> tuple[Any, ...]:
+    """Return type and shape of a memory, which players share that can replace each other; nothing for an empty one."""
     shape = getattr(memory, "shape", None)
     return () if memory is None or (shape and not shape[-1]) else (type(memory), shape)
 
@@ -271,7 +272,7 @@ def _seats_of(teams: Mapping[str, str], name: str) -> list[str]:
 class PlayerFaultError(RuntimeError):
     """A player failed during a game.
 
-    ``words``: the end of the reason, if the player wrote it itself: it may be anything, what it has read included.
+    ``words``: the end of the reason, if the player wrote it: any text, such as what it has read.
     """
 
     def __init__(self, name: str, reason: str, words: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What differs from game to game where players are seated, and what games with seats have in common."""
+"""Rules for seating players in each kind of games, and the base classes of games with seats."""
 
 from __future__ import annotations
 
@@ -30,69 +30,69 @@ if TYPE_CHECKING:
     from multigrid_rl.players.match import SeatsEnv
 
 
-class Words(NamedTuple):
-    """What is said of a kind of games in the rules of a competition."""
+class RulesText(NamedTuple):
+    """Words for a kind of games in the rules of a competition."""
 
-    sides: str  # from where all play
-    alike: str  # what follows from a game's seed and number
-    won: str  # how a game is won, a sentence
+    sides: str  # where each entry plays from
+    identical: str  # what the seed and number of a game fix
+    win: str  # how a game is won, a sentence
 
 
 class Place(Protocol):
-    """How players are seated in one kind of games; ``game`` is what describes one: its class is the key of the table.
+    """Rules for seating players in one kind of games; the class of ``game``, its description, is the key of ``PLACES``.
 
     Attributes:
-        protocol: what programs of strangers are told, an entry of ``tables.PROTOCOLS``.
-        built_in: all built-in players play it, and the catalogue has their results; elsewhere random alone does.
-        words: for the rules of a competition.
+        protocol: messages to external programs, an entry of ``tables.PROTOCOLS``.
+        built_in: all built-in players play it, and the catalogue has their results; otherwise only random plays it.
+        words: text for the rules of a competition.
     """
 
     protocol: str
     built_in: bool
-    words: Words
+    words: RulesText
 
     def title(self, game: Any) -> str:
-        """Return what a game is called."""
+        """Return the name of a game."""
 
     def environment(self, game: Any, num_envs: int, *, seed: int, first: int, auto_reset: bool = True) -> SeatsEnv:
-        """Build ``num_envs`` games by all their seats; without ``auto_reset`` each is played once."""
+        """Build ``num_envs`` games that show all their seats; without ``auto_reset`` each is played once."""
 
     def of_league(self, game: Any) -> Any:
-        """Return the game as a league trains in it, where snapshots must be able to take the learners' part."""
+        """Return the game for training in a league, where snapshots must be able to play the learners' seats."""
 
     def who(self, game: Any) -> MultiAgentSpec:
-        """Return who is in a game in which players fill every seat."""
+        """Return the seats and teams of a game without learning agents."""
 
     def agents(self, game: Any, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
         """Group seats that learn (seat -> team) into agents."""
 
-    def alike(self, game: Any, seat: str) -> tuple[str, ...]:
-        """Return the seats whose players can sit on a seat, too; itself first."""
+    def interchangeable_seats(self, game: Any, seat: str) -> tuple[str, ...]:
+        """Return the seats whose players can also play ``seat``, which comes first."""
 
     def fits(self, game: Any, card: Card, seat: str) -> bool:
         """Return whether a player needs mirrored observations on a seat. Raises ``PlayerError``: it cannot play it."""
 
     def training_reward(self, game: Any, name: str | None, bonus: dict[str, dict[str, float]]) -> Any:
-        """Return what its environments pay while training, by a function of the user's own and weights on events.
+        """Return the training reward from a user's function and weights on events.
 
-        ``None``: what the game pays. Raises ``ConfigError``: no such function or event.
+        ``None``: the game's own reward. Raises ``ConfigError``: no such function or event.
         """
 
     def try_reward(self, game: Any, name: str) -> None:
-        """Try a training reward of the user's own. Raises ``ConfigError``: it fails, or returns something else."""
+        """Try a user's training reward. Raises ``ConfigError``: it fails, or returns an invalid value."""
 
     def scripted(self, game: Any, name: str, seat: str) -> Policy:
         """Make a built-in player. Raises ``PlayerError``: it does not play this game."""
 
-    def own_class(self, game: Any, code: str, seat: str) -> Policy:
-        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
+    def from_class(self, game: Any, code: str, seat: str) -> Policy:
+        """Make a player from a user's class and try it. Raises ``ConfigError``."""
 
-    def own(self, game: Any, name: str, player: Any, seat: str) -> Policy:
-        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
+    def from_object(self, game: Any, name: str, player: Any, seat: str) -> Policy:
+        """Wrap a player that a user passes as an object, and try it. Raises ``ConfigError``."""
 
 
 def place_of(game: Seats) -> Place:
-    """Return how players are seated in a game."""
+    """Return the seating rules of a game."""
     place: Place = find(PLACES, type(game).__name__)
     return place
 
@@ -103,7 +103,7 @@ def sides_of(game: Seats) -> tuple[str, ...]:
 
 
 def counterpart(game: Seats, seat: str) -> str:
-    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; itself without such a team."""
+    """Return the seat of the other team at the same place, ``blue_0`` for ``red_0``; without such a team ``seat``."""
     team = game.team_of(seat)
     others = [other for other in dict.fromkeys(map(game.team_of, game.seats)) if other != team]
     if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
@@ -135,26 +135,26 @@ class RandomLegal:
         if not self._legal:
             return (uniform * space.nvec).astype(np.int64), None
         flags = np.split(view.tokens[:, -self._legal :], np.cumsum(space.nvec)[:-1], axis=1)
-        return np.stack([_among(*part) for part in zip(flags, uniform.T, strict=True)], axis=1), None
+        return np.stack([_draw_allowed(*part) for part in zip(flags, uniform.T, strict=True)], axis=1), None
 
-    def probabilities(self, seen: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability (N, K) of each choice for observations (N, D) that end with what is legal."""
-        flags = seen[:, -self._legal :].astype(np.float64)
+    def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability (N, K) of each choice for observations (N, D) that end with legal flags."""
+        flags = observations[:, -self._legal :].astype(np.float64)
         return np.asarray(flags / flags.sum(axis=1, keepdims=True))
 
 
-def _among(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return one of the choices (N,) that ``flags`` (N, K) allow, each as likely, by numbers (N,) in [0, 1)."""
+def _draw_allowed(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Draw one of the choices (N,) that ``flags`` (N, K) allow, all equally likely, by numbers (N,) in [0, 1)."""
     order = np.cumsum(flags, axis=1)
     wanted = np.minimum(np.floor(uniform * order[:, -1]) + 1, order[:, -1])
     return np.asarray((order < wanted[:, None]).sum(axis=1), np.int64)
 
 
 class SeatByAgent:
-    """What places have in common in which each seat is an agent of its own."""
+    """Base of places in which each seat is a separate agent."""
 
     def scripted(self: Any, game: Any, name: str, seat: str) -> Policy:
-        """Make the one built-in player. Raises ``PlayerError`` for another."""
+        """Make the only built-in player, random. Raises ``PlayerError`` for another."""
         if name != RandomLegal.name:
             wanted = f"{RandomLegal.name}, a folder or module:Class in {self.title(game)}"
             raise PlayerError(expected("player", wanted, name))
@@ -185,27 +185,27 @@ class SeatByAgent:
         except RunError as error:
             raise ConfigError(str(error)) from error
 
-    def own_class(self: Any, game: Any, code: str, seat: str) -> Policy:
-        """Make a player of a class of the user's own and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import in_place_of_agent  # noqa: PLC0415
+    def from_class(self: Any, game: Any, code: str, seat: str) -> Policy:
+        """Make a player from a user's class and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import agent_player_from_class  # noqa: PLC0415
 
-        return in_place_of_agent(code, self.agent(game, seat))
+        return agent_player_from_class(code, self.agent(game, seat))
 
-    def own(self: Any, game: Any, name: str, player: Any, seat: str) -> Policy:
-        """Take a player that was handed over as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import acting  # noqa: PLC0415
+    def from_object(self: Any, game: Any, name: str, player: Any, seat: str) -> Policy:
+        """Wrap a player that a user passes as an object, and try it. Raises ``ConfigError``."""
+        from multigrid_rl.players.classes import agent_player  # noqa: PLC0415
 
-        return acting(name, player, self.agent(game, seat))
+        return agent_player(name, player, self.agent(game, seat))
 
     def agent(self: Any, game: Any, seat: str) -> AgentSpec:
-        """Return what a seat sees and does."""
+        """Return the agent of one seat."""
         (agent,) = self.agents(game, {seat: game.team_of(seat)}, "dtde", shared=False)
         found: AgentSpec = agent
         return found
 
 
 class SeatedKind(EnvironmentKind):
-    """A kind of games with a player on each seat that does not learn."""
+    """Base of kinds of games in which players fill the seats that do not learn."""
 
     games: ClassVar[str] = "games"
     episode: ClassVar[str] = "game"
@@ -225,9 +225,9 @@ class SeatedKind(EnvironmentKind):
                 raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
         self._check_pool()
         held_out = [name for names in self.held_out.values() for name in names]
-        met = [name for names in self.opponents.values() for name in names] if held_out else []
-        for name in held_out if met else ():
-            if name in (LEARN, LEAGUE, *met):
+        training_players = [name for names in self.opponents.values() for name in names] if held_out else []
+        for name in held_out if training_players else ():
+            if name in (LEARN, LEAGUE, *training_players):
                 raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
             if held_out.count(name) > 1:
                 raise ValueError(expected("held_out", "players of one list alone, named once", name))
@@ -253,7 +253,7 @@ class SeatedKind(EnvironmentKind):
 
     @property
     def seated(self) -> dict[str, str | dict[str, float]]:
-        """Who sits on each seat."""
+        """Player of each seat, or ``learn``."""
         return self.seats
 
     @property
@@ -275,7 +275,7 @@ class SeatedKind(EnvironmentKind):
         return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
 
     def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return all seats of a team, in index order, those that do not learn included."""
+        """Return all seats of a team in index order, including those that do not learn."""
         found: tuple[str, ...] = self.spec.seats_of(team)
         return found
 
@@ -295,21 +295,21 @@ class Doors(SeatedKind):
         return self.game.spec()
 
     def rewards(self) -> list[tuple[str, str, str]]:
-        """Return the weights of its events, and the bound on a team's return."""
+        """Return rows on the weights of events and on the bound of a team's return."""
         from multigrid_rl.world.events import best_return  # noqa: PLC0415 - it brings numba
 
         spec = self.spec
         pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
         ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
         fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
-        said = (
+        event_weights = (
             f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
             f"any other pickup {pays.invalid_pickup:g}; "
             f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
         )
         bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
         best = "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
-        return [("rewards", "of events", said), ("best return", bounds, best)]
+        return [("rewards", "of events", event_weights), ("best return", bounds, best)]
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's matches."""

@@ -1,4 +1,4 @@
-"""Several players for one seat, one drawn for each game; players of seats as one of a team; snapshots of a learner."""
+"""Pools, which draw a player for each game; players of seats combined to one of a team; snapshots of a learner."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,8 +18,8 @@ from multigrid_rl.types import Board, Policy, Seats, SeatView, UniformSource
 from multigrid_rl.world.constants import other_side
 
 
-class Alike:
-    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the same results as alone."""
+class PlayerStack:
+    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the results of single calls."""
 
     def __init__(self, players: Sequence[FrozenPlayer]) -> None:
         self._first = players[0]
@@ -69,7 +69,7 @@ class OpponentPool:
 
         Raises ``ValueError``: wrong number of weights, negative ones, or all 0.
         """
-        # A cumulative sum: players of weight 0 do not change the draws, wherever they are.
+        # A cumulative sum: players of weight 0 do not change the draws, at any position.
         bounds = np.cumsum(weights)
         total = float(bounds[-1])
         if len(weights) != len(self.players) or min(weights) < 0 or not total > 0:
@@ -125,13 +125,13 @@ class OpponentPool:
         order = np.argsort(rank, kind="stable")
         rank = rank[order]
         ends = np.searchsorted(rank, self._ends).tolist()
-        for (alike, numbers), begin, end in zip(self._groups, [0, *ends], ends, strict=False):
+        for (stacked, numbers), begin, end in zip(self._groups, [0, *ends], ends, strict=False):
             if begin == end:
                 continue
             rows = order[begin:end]
-            if alike is not None:
+            if stacked is not None:
                 places = rank[begin:end] - self._ranks[numbers[0]]
-                parts.append((rows, alike.act(view.tokens[rows], places, rng.rows(rows))))
+                parts.append((rows, stacked.act(view.tokens[rows], places, rng.rows(rows))))
                 continue
             player, memory = self.players[numbers[0]], states[numbers[0]]
             board = view.board if getattr(player, "reads_board", True) else None
@@ -142,38 +142,38 @@ class OpponentPool:
             if memory is not None:
                 memory[rows] = next_memory
             parts.append((rows, chosen))
-        kind = parts[0][1].dtype if len(parts) == 1 else np.result_type(*(chosen for _, chosen in parts))
-        actions = np.empty((len(state.chosen), parts[0][1][0].size), kind)
+        dtype = parts[0][1].dtype if len(parts) == 1 else np.result_type(*(chosen for _, chosen in parts))
+        actions = np.empty((len(state.chosen), parts[0][1][0].size), dtype)
         for rows, chosen in parts:
             actions[rows] = chosen.reshape(len(rows), -1)
         return actions, PoolState(state.chosen, states)
 
     @property
     def hears(self) -> bool:
-        """Whether one of the players is told rewards."""
+        """Whether one of the players receives rewards."""
         return any(getattr(player, "hears", False) for player in self.players.values())
 
     def hear(self, state: PoolState, rewards: NDArray[np.float64]) -> None:
-        """Tell players the rewards (N, C) of a step in their games."""
+        """Send players the rewards (N, C) of a step in their games."""
         for n, player in self.players.items():
             if getattr(player, "hears", False):
                 cast(Any, player).hear(state.states[n], rewards * (state.chosen == n)[:, None])
 
     def _group(self) -> None:
-        """Group players of one kind into single calls; others act alone."""
-        kinds: dict[Any, list[int]] = {}
+        """Group players of one kind, which act in one call; others act in single calls."""
+        kinds, players = dict[Any, list[int]](), cast(Any, self.players)
         for n, player in self.players.items():
             kind = getattr(player, "kind", None)
             kinds.setdefault(n if kind is None else kind, []).append(n)
         self._groups = [
-            (None if isinstance(kind, int) else Alike([cast(FrozenPlayer, self.players[n]) for n in numbers]), numbers)
+            (None if isinstance(kind, int) else PlayerStack([players[n] for n in numbers]), numbers)
             for kind, numbers in kinds.items()
         ]
         grouped = [n for _, numbers in self._groups for n in numbers]
         self._ranks = {n: rank for rank, n in enumerate(grouped)}
         self._rank = np.array([self._ranks[n] for n in self.players], np.intp)
         self._ends = np.cumsum([len(numbers) for _, numbers in self._groups])
-        self._single = [numbers[0] for alike, numbers in self._groups if alike is None]
+        self._single = [numbers[0] for stacked, numbers in self._groups if stacked is None]
 
 
 class Roster(NamedTuple):
@@ -193,7 +193,7 @@ class TeamPlayer:
         self._widths = [0 if memory is None else int(memory.shape[1]) for memory in memories]
 
     def initial_state(self, games: int) -> torch.Tensor:
-        """Return the members' empty memories (N, S) side by side; a member without memory adds nothing."""
+        """Return the members' empty memories (N, S) side by side; a member without memory adds none."""
         return torch.zeros(games, sum(self._widths))
 
     def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
@@ -216,8 +216,8 @@ def anchor_pool(seated: Seating, seats: Sequence[str]) -> OpponentPool:
     """Return the pool of fixed players, numbered from 0 on, that plays all ``seats`` of a team."""
     anchors = []
     for rows in zip(*(seated[seat] for seat in seats), strict=True):
-        alone = len(rows) == 1 or rows[0].members > 1
-        anchors.append(rows[0].player if alone else TeamPlayer(rows[0].name, [row.player for row in rows]))
+        single = len(rows) == 1 or rows[0].members > 1
+        anchors.append(rows[0].player if single else TeamPlayer(rows[0].name, [row.player for row in rows]))
     return OpponentPool(anchors, [row.weight for row in seated[seats[0]]])
 
 
@@ -229,13 +229,13 @@ def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: Seats, se
     cards = {module: read_card(source) for module, source in files.items()}
     members: list[Policy] = []
     for seat in seats:
-        own = counterpart(spec, seat)  # the seat at the same place; or another one whose player can sit here
-        for module in sorted(cards, key=lambda module: own not in cards[module].seats):
+        trained_seat = counterpart(spec, seat)  # the seat at the same place is preferred
+        for module in sorted(cards, key=lambda module: trained_seat not in cards[module].seats):
             with suppress(PlayerError):
                 place_of(spec).fits(spec, cards[module], seat)
                 break
         else:
-            raise PlayerError(expected(f"league/{name}", f"a network of {own}", ", ".join(cards)))
+            raise PlayerError(expected(f"league/{name}", f"a network of {trained_seat}", ", ".join(cards)))
         loaded = load_frozen(name, files[module], cards[module], spec, seat)
         if loaded.members > 1:
             return loaded.player

@@ -24,7 +24,7 @@ class _Memoryless:
     reads_board = False
 
     def __init__(self, spec: GameSpec | None = None) -> None:
-        """Plays any game."""
+        """Make a player, which plays any game."""
 
     def initial_state(self, games: int) -> None:  # noqa: ARG002
         """Return no memory."""
@@ -79,9 +79,9 @@ def _first_move(
     queue: NDArray[np.int16],
     first: NDArray[np.int8],
 ) -> int:
-    """First action of a shortest path from pose ``start`` to a pose that faces ``target``; -1 if there is none.
+    """Return the first action of a shortest path from pose ``start`` to one that faces ``target``; -1: there is none.
 
-    DONE means that the start already faces it.
+    DONE: the start already faces it.
     """
     for pose in range(_POSES):
         first[pose] = -1
@@ -122,7 +122,7 @@ def _find(cells: NDArray[np.uint8], g: int, low: int, high: int) -> int:
 
 @inlined
 def _goal(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, int]:
-    """Next cell to face and action there, towards opening the own door; (-1, action): act in place."""
+    """Return the next cell to face and the action there, to open the team's door; (-1, action): act in place."""
     blocked = cells[g, c.DOOR_FRONT[team]] == c.BALL + 1 - team
     if hand == c.EMPTY:
         if blocked:
@@ -136,16 +136,16 @@ def _goal(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, 
 
 @inlined
 def _nearest_opponent(
-    position: NDArray[np.uint8], out: NDArray[np.uint8], g: int, me: int, team: NDArray[np.uint8]
+    position: NDArray[np.uint8], out: NDArray[np.uint8], g: int, agent: int, team: NDArray[np.uint8]
 ) -> int:
-    best, nearest = -1, 1000
+    nearest_cell, nearest_distance = -1, 1000
     for a in range(len(team)):
-        if team[a] != team[me] and not out[g, a]:
-            here, there = int(position[g, me]), int(position[g, a])
+        if team[a] != team[agent] and not out[g, a]:
+            here, there = int(position[g, agent]), int(position[g, a])
             distance = abs(here // 8 - there // 8) + abs(here % 8 - there % 8)
-            if distance < nearest:
-                best, nearest = there, distance
-    return best
+            if distance < nearest_distance:
+                nearest_cell, nearest_distance = there, distance
+    return nearest_cell
 
 
 @kernel
@@ -155,7 +155,7 @@ def _plan(
     heading: NDArray[np.uint8],
     hand: NDArray[np.uint8],
     out: NDArray[np.uint8],
-    me: int,
+    agent: int,
     team: NDArray[np.uint8],
     hunt: bool,
     death_match: bool,
@@ -166,21 +166,21 @@ def _plan(
 ) -> None:
     for g in range(len(cells)):
         actions[g] = c.DONE
-        if out[g, me]:
+        if out[g, agent]:
             continue
-        pose = int(position[g, me]) * 4 + int(heading[g, me])
-        ahead = int(position[g, me]) + c.STRIDE[heading[g, me]]
+        pose = int(position[g, agent]) * 4 + int(heading[g, agent])
+        ahead = int(position[g, agent]) + c.STRIDE[heading[g, agent]]
         other = _agent_at(position, out, g, ahead)
-        if death_match and other >= 0 and team[other] != team[me]:
+        if death_match and other >= 0 and team[other] != team[agent]:
             actions[g] = c.TOGGLE
             continue
-        target, action = _goal(cells, g, int(team[me]), int(hand[g, me]))
+        target, action = _goal(cells, g, int(team[agent]), int(hand[g, agent]))
         if hunt and death_match:
-            prey = _nearest_opponent(position, out, g, me, team)
+            prey = _nearest_opponent(position, out, g, agent, team)
             if prey >= 0:
                 target, action = prey, c.TOGGLE
         if action == c.DROP:
-            clear = cells[g, ahead] == c.EMPTY and other < 0 and ahead != c.DOOR_FRONT[team[me]]
+            clear = cells[g, ahead] == c.EMPTY and other < 0 and ahead != c.DOOR_FRONT[team[agent]]
             actions[g] = c.DROP if clear else (c.LEFT if uniform[g, 0] < 0.5 else c.RIGHT)
             continue
         if target < 0:
@@ -191,7 +191,7 @@ def _plan(
         if move == c.DONE:
             actions[g] = action
         elif move >= 0:
-            # A team mate blocks the path: turn away at random, so that one of the two yields.
+            # A team mate blocks the path: turn away at random, so that one of them yields.
             stuck = move == c.FORWARD and other >= 0 and uniform[g, 0] < 0.3
             actions[g] = c.LEFT if stuck else move
 

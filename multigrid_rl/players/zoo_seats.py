@@ -1,4 +1,4 @@
-"""Games of PettingZoo's kind as a kind of environments, and how players are seated in them."""
+"""Games of PettingZoo's kind as a kind of environments, and their seating rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.particles import ParticleEnvs, plays
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import Described, described
-from multigrid_rl.players.places import SeatByAgent, SeatedKind, Words
+from multigrid_rl.players.places import RulesText, SeatByAgent, SeatedKind
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
@@ -38,58 +38,58 @@ class PettingZoo(SeatedKind):
 
     @model_validator(mode="after")
     def _check_teams(self) -> PettingZoo:
-        about = described(self.env_id, self.env_args).seats
-        named = [seat for members in self.teams.values() for seat in members]
-        if self.teams and sorted(named) != sorted(about):
-            raise ValueError(expected("teams", f"each of {', '.join(about)} once", ", ".join(named)))
+        descriptions = described(self.env_id, self.env_args).seats
+        listed = [seat for members in self.teams.values() for seat in members]
+        if self.teams and sorted(listed) != sorted(descriptions):
+            raise ValueError(expected("teams", f"each of {', '.join(descriptions)} once", ", ".join(listed)))
         for group in self.symmetric:
-            if not set(group) <= set(about) or len({str(about[seat]) for seat in group}) != 1:
+            if not set(group) <= set(descriptions) or len({str(descriptions[seat]) for seat in group}) != 1:
                 raise ValueError(expected("symmetric", "groups of agents that see and do alike", list(group)))
         return self
 
     def _check_pool(self) -> None:
-        """Check that snapshots of who learns can sit where a league plays."""
+        """Check that snapshots of the learners can play a league's seats."""
         super()._check_pool()
         for seat in self.pool_seats:
-            alike = {other for group in self.symmetric if seat in group for other in group}
-            if not alike & set(self.learning):
+            fitting = {other for group in self.symmetric if seat in group for other in group}
+            if not fitting & set(self.learning):
                 wanted = f"a seat that {' or '.join(self.learning)} can take by scenario.symmetric"
                 raise ValueError(expected(f"seats.{seat}", wanted, f"{LEAGUE}; train roles in turns (docs/league.md)"))
 
     @property
     def spec(self) -> ZooSpec:
         """The game."""
-        of_teams = {seat: team for team, members in self.teams.items() for seat in members}
-        teams = {seat: of_teams.get(seat, seat) for seat in described(self.env_id, self.env_args).seats}
+        team_of = {seat: team for team, members in self.teams.items() for seat in members}
+        teams = {seat: team_of.get(seat, seat) for seat in described(self.env_id, self.env_args).seats}
         wins = len(set(teams.values())) > 1 if self.outcome is None else self.outcome == "win"
         return ZooSpec(self.env_id, self.env_args, teams, wins, self.symmetric)
 
     @property
     def seated(self) -> dict[str, str | dict[str, float]]:
-        """Who sits on each seat: where nobody is named, a learner."""
+        """Player of each seat; by default a learner."""
         return {**dict.fromkeys(described(self.env_id, self.env_args).seats, LEARN), **self.seats}
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat -> its kind; with a player on the other seats of a kind one learner still is the network of the kind."""
+        """Seat -> its kind, whose network a learner is, even if players fill the other seats of the kind."""
         return kinds_of(described(self.env_id, self.env_args).seats)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
-        from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
+        from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it imports torch
 
-        memory, about = config.model.recurrent, described(self.env_id, self.env_args)
-        learns, shaping = [about.seats[seat] for seat in self.learning], config.train.shaping
-        legal, images = any(seat.legal for seat in learns), all(seat.image for seat in learns)
-        for key, good, wanted, got in (
+        memory, info = config.model.recurrent, described(self.env_id, self.env_args)
+        learning_seats, shaping = [info.seats[seat] for seat in self.learning], config.train.shaping
+        legal, images = any(seat.legal for seat in learning_seats), all(seat.image for seat in learning_seats)
+        for key, valid, wanted, got in (
             ("model", images or not config.model.entry.images, "mlp, as not all seats see images", config.model.name),
-            ("model", not (memory and about.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
+            ("model", not (memory and info.turns), f"a network without memory, as {self.env_id} has turns", "memory"),
             ("model", not legal or config.model.entry.legal, "mlp with legal actions", config.model.name),
             ("scheme", config.scheme != "ctce", "dtde or ctde with this package", config.scheme),
-            *(() if config.scheme == "dtde" else self._central(config, about)),
-            ("train.shaping", not (shaping and about.turns), f"null, as {self.env_id} has turns", shaping),
+            *(() if config.scheme == "dtde" else self._central(config, info)),
+            ("train.shaping", not (shaping and info.turns), f"null, as {self.env_id} has turns", shaping),
         ):
-            if not good:
+            if not valid:
                 raise ConfigError(expected(key, wanted, got))
         return MatchFactory(
             spec=replace(self.spec, gaps=not memory),
@@ -103,30 +103,30 @@ class PettingZoo(SeatedKind):
             scheme=config.scheme,
         )
 
-    def _central(self, config: Any, about: Described) -> Iterator[tuple[str, bool, str, Any]]:
-        """Yield what central critics ask for."""
-        yield "scheme", not about.turns, f"dtde, as {self.env_id} has turns", config.scheme
+    def _central(self, config: Any, info: Described) -> Iterator[tuple[str, bool, str, Any]]:
+        """Yield the requirements of central critics."""
+        yield "scheme", not info.turns, f"dtde, as {self.env_id} has turns", config.scheme
         yield "model", config.model.name == "mlp", "mlp with scheme=ctde and this package", config.model.name
         for team, members in self.teams.items():
-            sizes = [about.seats[seat].size for seat in members]
+            sizes = [info.seats[seat].size for seat in members]
             yield "scheme", len(set(sizes)) == 1, f"dtde, as members of {team} see different numbers", sizes
 
 
 class ZooPlace(SeatByAgent):
-    """How players are seated in games of PettingZoo's kind; see ``players.places.Place``."""
+    """Seating rules of games of PettingZoo's kind; see ``players.places.Place``."""
 
     protocol = "2"
     built_in = False
-    words = Words("every side", "starts", "A game is won by the side with the largest return.")
+    words = RulesText("every side", "starts", "A game is won by the side with the largest return.")
 
     def title(self, game: ZooSpec) -> str:
-        """Return what a game is called."""
+        """Return the name of a game."""
         return game.env_id
 
     def environment(
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True
     ) -> PettingZooEnvs:
-        """Build games by all their seats."""
+        """Build games that show all their seats."""
         names = tuple(dict.fromkeys(game.teams.values()))
         batched = plays(game.env_id, game.env_args) and not (game.swaps or game.how)
         return (ParticleEnvs if batched else PettingZooEnvs)(
@@ -142,50 +142,45 @@ class ZooPlace(SeatByAgent):
         )
 
     def of_league(self, game: ZooSpec) -> ZooSpec:
-        """Return the game with alike seats that swap parts: who moves first alone learns nothing of moving second."""
+        """Return the game with symmetric seats that swap roles: otherwise a learner would only learn to move first."""
         return replace(game, swaps=True)
 
     def who(self, game: ZooSpec) -> MultiAgentSpec:
-        """Return who is in a game in which players fill every seat."""
+        """Return the seats and teams of a game without learning agents."""
         return game.specs()
 
-    def agents(
-        self,
-        game: ZooSpec,
-        learning: dict[str, str],
-        scheme: Any,
-        *,
-        shared: bool,
-    ) -> tuple[AgentSpec, ...]:
-        """Group seats that learn into agents: each is one, whose critic may read what its team mates see."""
+    def agents(self, game: ZooSpec, learning: dict[str, str], scheme: Any, *, shared: bool) -> tuple[AgentSpec, ...]:
+        """Make an agent of each learning seat; its critic may read its team mates' observations."""
         agents = game.specs(learning, shared=shared).agents
         if scheme == "dtde":
             return agents
-        seen = {agent.name: agent.observation_size * (len(game.seats_of(learning[agent.name])) - 1) for agent in agents}
-        return tuple(replace(one, critic_space=Box(-np.inf, np.inf, (seen[one.name],))) for one in agents)
+        sizes = {
+            agent.name: agent.observation_size * (len(game.seats_of(learning[agent.name])) - 1) for agent in agents
+        }
+        return tuple(replace(agent, critic_space=Box(-np.inf, np.inf, (sizes[agent.name],))) for agent in agents)
 
-    def alike(self, game: ZooSpec, seat: str) -> tuple[str, ...]:
-        """Return a seat and those that are symmetric to it."""
+    def interchangeable_seats(self, game: ZooSpec, seat: str) -> tuple[str, ...]:
+        """Return a seat and the seats that are symmetric to it."""
         groups = [group for group in game.symmetric if seat in group]
         return tuple(dict.fromkeys((seat, *(other for group in groups for other in group))))
 
     def fits(self, game: ZooSpec, card: Card, seat: str) -> bool:
-        """Return that nothing is mirrored. Raises ``PlayerError``: the player cannot play the seat."""
+        """Return False: nothing is mirrored. Raises ``PlayerError``: the player cannot play the seat."""
         from multigrid_rl.players.cards import PlayerError, signature  # noqa: PLC0415
 
         (agent,) = game.specs([seat]).agents
-        own = signature(agent, None)
-        alike = self.alike(game, seat)
+        needed = signature(agent, None)
+        fitting = self.interchangeable_seats(game, seat)
         env_id = None if card.env is None else card.env.env_id
-        seen = {name: value for name, value in card.observation.model_dump().items() if value}
-        acts = card.actions if isinstance(card.actions, int | list) else card.actions.model_dump()
-        for part, good, wanted, got in (
+        observation = {name: value for name, value in card.observation.model_dump().items() if value}
+        actions = card.actions if isinstance(card.actions, int | list) else card.actions.model_dump()
+        for part, valid, wanted, got in (
             ("env", env_id == game.env_id, game.env_id, env_id or "the red/blue-door game"),
-            ("seats", bool({*alike} & {*card.seats}), " or ".join(sorted(alike)), ", ".join(card.seats)),
-            ("observation", seen == own["observation"], own["observation"], seen),
-            ("actions", acts == own["actions"], own["actions"], acts),
+            ("seats", bool({*fitting} & {*card.seats}), " or ".join(sorted(fitting)), ", ".join(card.seats)),
+            ("observation", observation == needed["observation"], needed["observation"], observation),
+            ("actions", actions == needed["actions"], needed["actions"], actions),
         ):
-            if not good:
+            if not valid:
                 raise PlayerError(expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, got))
         return False
 

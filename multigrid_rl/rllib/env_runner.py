@@ -156,7 +156,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         env = factory.build(min(episodes, SIDE_BY_SIDE), first)
         if self.config.in_evaluation:
             self.env = env
-        return play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).whole()
+        return play_episodes(env, specs.agents, players, episodes, seed=self.run.seed, first=first).full_table()
 
     def _rollout(self) -> Experience:
         collector = self.collector

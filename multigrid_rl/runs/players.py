@@ -29,7 +29,7 @@ from multigrid_rl.players.cards import (
     read_network,
 )
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Naming, load_frozen, runs_code
-from multigrid_rl.players.classes import code_of, in_place_of_agent
+from multigrid_rl.players.classes import agent_player_from_class, code_of
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.players.places import counterpart, place_of
 from multigrid_rl.runs.reader import run_config
@@ -267,7 +267,7 @@ def player_in_place_of(
     """
     code = code_of(who)
     if not config.scenario.kind.rivals and code is not None:
-        return LoadedPlayer(in_place_of_agent(code, agent), who)
+        return LoadedPlayer(agent_player_from_class(code, agent), who)
     if not config.scenario.kind.rivals:
         folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)

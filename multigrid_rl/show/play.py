@@ -13,7 +13,7 @@ from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
-from multigrid_rl.players.freeze import side
+from multigrid_rl.players.freeze import team_players
 from multigrid_rl.players.places import counterpart
 from multigrid_rl.runs.players import seat_folders
 from multigrid_rl.show.captions import Caption, Commentator
@@ -96,7 +96,7 @@ def _seated(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPl
 def _team(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
     if name not in catalogue.names() and Path(name).is_dir():
         return seat_players(spec, {s: (_seated(catalogue, name, spec, s),) for s in spec.seats_of(team)})
-    return side(catalogue, name, spec, team)
+    return team_players(catalogue, name, spec, team)
 
 
 def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: Seats, seat: str) -> Policy:

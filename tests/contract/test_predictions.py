@@ -56,7 +56,7 @@ def player_of(folder, seen=BOX, acts=ACTS[0], *, told=False, **model):
         folder, net.state_dict(), {**about, "seats": [AGENT], **signature(agent, None), **agent.own.taken}
     )
     player = FrozenPlayer.of(card, read_network(folder, read_card(folder)))
-    player.own = own
+    player.env_seat = own
     return player
 
 
@@ -133,10 +133,10 @@ def test_predict_reads_what_an_environment_shows(tmp_path, seen):
     player = player_of(tmp_path / "one", seen)
     seen.seed(3)
     for _ in range(20):
-        shown, row = seen.sample(), np.zeros(player.own.size, np.float32)
+        shown, row = seen.sample(), np.zeros(player.env_seat.size, np.float32)
         if isinstance(shown, dict) and "action_mask" in shown:
             shown["action_mask"][0] = 1
-        player.own.read(shown, {}, row)
+        player.env_seat.read(shown, {}, row)
         assert player.predict(shown)[0] == player.predict(row)[0]
 
 
@@ -152,7 +152,7 @@ def test_predict_refuses_other_observations_in_one_line(tmp_path, shown):
     player = player_of(tmp_path / "one", DICT)
     with pytest.raises(ConfigError, match=r"^observation: expected 7 numbers, or what the environment shows: Dict.*"):
         player.predict(shown)
-    player.own = None
+    player.env_seat = None
     with pytest.raises(ConfigError, match=r"^observation: expected 7 numbers, got shape"):
         player.predict(shown)
 

@@ -51,7 +51,7 @@ def replace_weights(path: Path, change: Callable[[dict], object]) -> None:
 def test_written_player_plays_same_actions(folder):
     loaded = Catalogue(folder.parent).seat(str(folder), ONE, "red_0").player
     written, read, another = (
-        play_games(ONE, {"red_0": player, "blue_0": BUILT_IN["random"](ONE)}, 30, seed=3).whole()
+        play_games(ONE, {"red_0": player, "blue_0": BUILT_IN["random"](ONE)}, 30, seed=3).full_table()
         for player in (FrozenPlayer("w", network(), ""), loaded, FrozenPlayer("o", network(seed=2), ""))
     )
     for one, two in zip(written, read, strict=True):

@@ -100,4 +100,4 @@ def test_resigning_player_leaves_games_unfinished():
     assert (played.table.winner == -1).all()
     assert played.table.length.tolist() == [4] * 8
     with pytest.raises(PlayerFaultError, match="had enough"):
-        play_games(spec, players() | {"blue_0": Quitter()}, 8, seed=1).whole()
+        play_games(spec, players() | {"blue_0": Quitter()}, 8, seed=1).full_table()

@@ -225,7 +225,7 @@ def test_restarted_episodes_are_in_no_table():
 def test_episodes_are_played_with_a_player_in_place_of_the_agent():
     agent = AgentSpec("ann", "ann", ("ann",), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([3, 9]))
     match, player = match_of(DUEL, {"bob": OpponentPool([Thrower(1), Thrower(2)], [1, 1])}), Thrower(2)
-    table = play_episodes(match, [agent], {"ann": player}, 9, seed=3).whole()
+    table = play_episodes(match, [agent], {"ann": player}, 9, seed=3).full_table()
     assert (table.episodes, table.players.shape, player.views[0].seat) == (9, (9, 1), 0)
     assert (table.winner == np.where(table.returns[:, 0] > 0, 0, -1)).all()
 

@@ -30,7 +30,7 @@ def filled(spec: GameSpec, names: dict[str, str]) -> dict[str, Policy]:
 
 
 def played(spec: GameSpec, episodes: int = 1000, seed: int = 1, **names: str) -> EpisodeTable:
-    return play_games(spec, filled(spec, names), episodes, seed=seed).whole()
+    return play_games(spec, filled(spec, names), episodes, seed=seed).full_table()
 
 
 def share(table: EpisodeTable, team: int) -> float:

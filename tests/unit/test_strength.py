@@ -14,7 +14,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
-from multigrid_rl.players.freeze import measure, side
+from multigrid_rl.players.freeze import measure, team_players
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec, Rules
@@ -83,7 +83,7 @@ def test_player_plays_alone_without_blue_team():
 
 
 def test_player_fills_every_seat_of_its_team():
-    assert {seat: player.name for seat, player in side(NOBODY, "hunter", FOUR, "blue").items()} == {
+    assert {seat: player.name for seat, player in team_players(NOBODY, "hunter", FOUR, "blue").items()} == {
         "blue_0": "hunter",
         "blue_1": "hunter",
     }
@@ -91,14 +91,14 @@ def test_player_fills_every_seat_of_its_team():
 
 @pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])
 def test_random_fills_seats_unfit_for_player(team, mirrored, root):
-    players = side(Catalogue(root), "alone", FOUR, team)
+    players = team_players(Catalogue(root), "alone", FOUR, team)
     assert {seat: player.name for seat, player in players.items()} == {f"{team}_0": "alone", f"{team}_1": "random"}
     assert players[f"{team}_0"].mirrored is mirrored
 
 
 @pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])
 def test_team_player_is_one_player_for_whole_team(team, mirrored, root):
-    ((name, player),) = side(Catalogue(root), "team", FOUR, team).items()
+    ((name, player),) = team_players(Catalogue(root), "team", FOUR, team).items()
     assert (name, player.members, player.mirrored) == (team, 2, mirrored)
 
 
