@@ -1,4 +1,4 @@
-"""Training schemes: how seats that learn become agents.
+"""Training schemes, which group learning seats into agents.
 
 * DTDE (decentralised training, decentralised execution): each seat is an agent; actor and critic read its own view.
 * CTDE: each seat is an agent; its critic also reads the views and, of tokens, last actions of all team mates.
@@ -34,7 +34,7 @@ def agents_of(
     for name, members in groups.items():
         count, team = len(members), seats[members[0]]
         mates = len(teams[team]) - count
-        # Own last action and the mates'; one value more for "none yet".
+        # Last actions of the agent and its mates; one more value for "none yet".
         central = MultiDiscrete(view * mates + (choices + 1,) * (mates + 1)) if scheme == "ctde" else None
         reads, acts = MultiDiscrete(view * count), MultiDiscrete((choices,) * count)
         agents.append(AgentSpec(name, team if shared else name, tuple(members), reads, acts, central))
@@ -42,10 +42,10 @@ def agents_of(
 
 
 class GroupedEnv:
-    """Shows an environment of seats by agent; implements ``types.BatchedEnv``.
+    """Groups the seats of an environment into agents; implements ``types.BatchedEnv``.
 
-    Observations are the agent's own tokens, one seat after the other, then what only its critic reads: the views of its
-    team mates in index order, its own last action, and the mates' last actions in index order. A seat that is out of
+    Observations are the agent's tokens, seat by seat, then the part that only its critic reads: the views of its
+    team mates in index order, its last action, and the mates' last actions in index order. A seat that is out of
     the game, or has not acted yet, has the number of actions as its last action.
     """
 
@@ -54,11 +54,12 @@ class GroupedEnv:
         self.specs = specs
         self.num_envs = env.num_envs
         self._mates = {agent.name: self._mates_of(agent) for agent in specs.agents}
-        if hasattr(env, "deciding"):  # seats decide now and then: see learn.rollout
+        if hasattr(env, "deciding"):  # seats do not decide in every step: see learn.rollout
             self.deciding = lambda: {agent.name: env.deciding()[agent.seats[0]] for agent in specs.agents}
         self._critics = any(isinstance(agent.critic_space, MultiDiscrete) for agent in specs.agents)
-        self._marks = np.empty((len(specs.seats) * self._critics, self.num_envs), np.uint8)
-        self._last = {seat: self._marks[specs.seats.index(seat)] for seat in specs.learning if self._critics}
+        self._last_actions = np.empty((len(specs.seats) * self._critics, self.num_envs), np.uint8)
+        learning = specs.learning if self._critics else ()
+        self._last_action = {seat: self._last_actions[specs.seats.index(seat)] for seat in learning}
         self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats if self._critics}
         self._forget(np.ones(self.num_envs, np.bool_))
 
@@ -69,39 +70,39 @@ class GroupedEnv:
         return [seat for seat in self.specs.members(team) if seat not in agent.seats]
 
     def _forget(self, which: NDArray[np.bool_]) -> None:
-        for seat, last in self._last.items():
+        for seat, last in self._last_action.items():
             last[which] = self._none_yet[seat]
 
     def reset(self, seed: int) -> dict[str, Array]:
         """Start all environments afresh; returns tokens (N, D) of each agent."""
         obs = self.env.reset(seed)
         self._forget(np.ones(self.num_envs, np.bool_))
-        return self._grouped(obs)
+        return self._by_agent(obs)
 
     def observations(self) -> dict[str, Array]:
-        """Return the tokens (N, D) of each agent as the environments stand."""
-        return self._grouped(self.env.observations())
+        """Return the current tokens (N, D) of each agent."""
+        return self._by_agent(self.env.observations())
 
     def step(self, actions: dict[str, Array]) -> BatchedStep:
-        """Play one step; ``actions`` holds (N, C) integers, or what its one seat does (N, A), for each agent."""
+        """Play one step; ``actions`` holds (N, C) integers, or numbers (N, A) of its only seat, for each agent."""
         agents = self.specs.agents
-        taken = {
+        seat_actions = {
             seat: actions[agent.name][:, c] if actions[agent.name].shape[1] == len(agent.seats) else actions[agent.name]
             for agent in agents
             for c, seat in enumerate(agent.seats)
         }
-        step = self.env.step(taken)
+        step = self.env.step(seat_actions)
         if self._critics:
-            for seat, last in self._last.items():
-                last[:] = np.where(step.mask[seat], taken[seat], self._none_yet[seat])
-        final = self._grouped(step.final_observations) if step.done.any() else step.final_observations
+            for seat, last in self._last_action.items():
+                last[:] = np.where(step.mask[seat], seat_actions[seat], self._none_yet[seat])
+        final = self._by_agent(step.final_observations) if step.done.any() else step.final_observations
         if self._critics:
             self._forget(step.done)
         return BatchedStep(
-            observations=self._grouped(step.observations),
+            observations=self._by_agent(step.observations),
             final_observations=final,
-            rewards={agent.name: _joined(np.sum, step.rewards, agent) for agent in agents},
-            terminated={agent.name: _joined(np.all, step.terminated, agent) for agent in agents},
+            rewards={agent.name: _combined(np.sum, step.rewards, agent) for agent in agents},
+            terminated={agent.name: _combined(np.all, step.terminated, agent) for agent in agents},
             mask={agent.name: _side_by_side([step.mask[seat] for seat in agent.seats]) for agent in agents},
             truncated=step.truncated,
             done=step.done,
@@ -110,7 +111,7 @@ class GroupedEnv:
     def play(self, acting: dict[str, Any]) -> BatchedStep | None:
         """Play a batch of steps in one call (``players.compiled_match``); ``None``: it must be played step by step."""
         play = getattr(self.env, "play", None)
-        step: BatchedStep | None = play and play(acting, self.specs.agents, self._mates, self._marks)
+        step: BatchedStep | None = play and play(acting, self.specs.agents, self._mates, self._last_actions)
         return None if step is None else step._replace(observations=self.observations())
 
     def drain_episodes(self) -> EpisodeTable:
@@ -122,18 +123,18 @@ class GroupedEnv:
         return self.env.drain_seconds()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the environments, and the last actions that central critics are shown."""
-        return {"env": self.env.get_state(), "last": {seat: last.copy() for seat, last in self._last.items()}}
+        """Return the state of the environments, and the last actions that central critics read."""
+        return {"env": self.env.get_state(), "last": {seat: last.copy() for seat, last in self._last_action.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
-        if set(state["last"]) != set(self._last):
-            raise ValueError(expected("state", f"the seats {', '.join(self._last)}", ", ".join(state["last"])))
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other environments."""
+        if set(state["last"]) != set(self._last_action):
+            raise ValueError(expected("state", f"the seats {', '.join(self._last_action)}", ", ".join(state["last"])))
         self.env.set_state(state["env"])
-        for seat, last in self._last.items():
+        for seat, last in self._last_action.items():
             last[:] = state["last"][seat]
 
-    def _grouped(self, tokens: dict[str, Array]) -> dict[str, Array]:
+    def _by_agent(self, tokens: dict[str, Array]) -> dict[str, Array]:
         obs = {}
         for agent in self.specs.agents:
             if len(agent.seats) == 1 and agent.critic_space is None:
@@ -142,7 +143,7 @@ class GroupedEnv:
             members = (*agent.seats, *self._mates[agent.name])
             parts = [tokens[seat] for seat in members]
             if self._critics:
-                parts += [self._last[seat][:, None] for seat in members]
+                parts += [self._last_action[seat][:, None] for seat in members]
             obs[agent.name] = np.concatenate(parts, axis=1)
         return obs
 
@@ -156,7 +157,7 @@ def _side_by_side(columns: list[Array]) -> Array:
     return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
-def _joined(how: Callable[..., Any], parts: dict[str, Array], agent: AgentSpec) -> Array:
+def _combined(reduce: Callable[..., Any], parts: dict[str, Array], agent: AgentSpec) -> Array:
     if len(agent.seats) == 1:
         return parts[agent.seats[0]]
-    return np.asarray(how([parts[seat] for seat in agent.seats], axis=0))
+    return np.asarray(reduce([parts[seat] for seat in agent.seats], axis=0))

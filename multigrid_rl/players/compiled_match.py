@@ -1,6 +1,6 @@
-"""Whole batches of red/blue doors in one compiled call, where all who act are compiled networks alike.
+"""Batches of steps of red/blue doors in one compiled call, if all players are compiled networks of the same form.
 
-The same numbers as step by step (``learn.rollout.Collector``, ``Match.step``), without Python between two steps.
+The numbers equal those of single steps (``learn.rollout.Collector``, ``Match.step``); no Python runs in between.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-#: Parts are handed over in a tuple of so many, or twice as many: one form of the kernel serves 1v1 and 2v2.
-_PLACES = 4
-#: With more games several threads share a pass of a network, step by step.
+#: The kernel gets a tuple of a multiple of so many parts: one compiled form serves 1v1 and 2v2.
+_SLOTS = 4
+#: With more games, steps are played one by one, in which several threads share a network's pass.
 _GAMES = 1024
 _policy_forward = policy_forward.forms[0]  # type: ignore[attr-defined]
 
 
 class _Part(NamedTuple):
-    """One network that acts. Its arrays have ``T`` rows where they are kept, and one where they are not."""
+    """A network that acts. A learner's arrays have ``T`` rows, one for each step, a player's one row."""
 
-    seats: Array  # (V,) whose views it is shown, those of its own ``C`` seats first
-    marks: Array  # (M,) seats whose last actions its critic is shown behind them
-    mirrored: bool  # it learned the other side of the board
+    seats: Array  # (V,) seats whose views it reads, its ``C`` seats first
+    last_action_seats: Array  # (M,) seats whose last actions its critic reads after the views
+    mirrored: bool  # trained on the other side of the board
     obs: Array  # (T, N, D)
-    own: Array  # (N, D') what its policy reads of them
-    final: Array  # (F, D) the last ones of episodes that a time limit ended; none are kept of a player
-    network: tuple[Any, ...]  # of policy_forward
+    policy_tokens: Array  # (N, D') part of ``obs`` that its policy reads
+    final: Array  # (F, D) last observations of episodes that a time limit ended; F is 0 for a player
+    network: tuple[Any, ...]  # arguments of policy_forward
     logits: tuple[Array, Array]  # (N, C K), and the same numbers as (N C, K)
     uniform: tuple[Array, Array]  # (N, C), and as (N C, 1)
     weights: Array  # (K,)
@@ -57,10 +57,10 @@ class _Part(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """What happened in a batch of ``T`` steps."""
+    """Results of a batch of ``T`` steps."""
 
     reward: Array  # (T, N, A)
-    events: Array  # (T, N, A, E); T is 0 where none are needed
+    events: Array  # (T, N, A, E); T is 0 if they are not needed
     terminated: Array  # (T, N, A)
     acted: Array  # (T, N, A)
     done: Array  # (T, N)
@@ -68,40 +68,40 @@ class _Log(NamedTuple):
 
 
 @inlined
-def _show(part: Any, tokens: Array, marks: Array, n: int, out: Array) -> None:
+def _write_observation(part: Any, tokens: Array, last_actions: Array, n: int, out: Array) -> None:
     width = tokens.shape[2]
     for v in range(len(part.seats)):
         view, place = tokens[n, part.seats[v]], out[v * width : (v + 1) * width]
         for d in range(width):
             place[d] = view[d]
-    for m in range(len(part.marks)):
-        out[len(part.seats) * width + m] = marks[part.marks[m], n]
+    for m in range(len(part.last_action_seats)):
+        out[len(part.seats) * width + m] = last_actions[part.last_action_seats[m], n]
 
 
 @inlined
-def _read(part: Any, seen: Array, width: int) -> None:
-    for n in range(len(seen)):
-        for d in range(part.own.shape[1]):
-            token = seen[n, d]
+def _write_policy_tokens(part: Any, tokens: Array, width: int) -> None:
+    for n in range(len(tokens)):
+        for d in range(part.policy_tokens.shape[1]):
+            token = tokens[n, d]
             if part.mirrored and d % width < width - 2:
                 token = SWAPPED[token]
             elif part.mirrored and d % width == width - 2:
                 token = TURNED[token]
-            part.own[n, d] = token
+            part.policy_tokens[n, d] = token
 
 
 @inlined
-def _decide(part: Any, t: int, tokens: Array, marks: Array, actions: Array) -> int:
-    """Draw the actions of one network's seats; returns what ``policy_forward`` does."""
+def _decide(part: Any, t: int, tokens: Array, last_actions: Array, actions: Array) -> int:
+    """Draw the actions of one network's seats; returns the result of ``policy_forward``."""
     at = t if len(part.obs) > 1 else 0
     for n in range(len(actions)):
-        _show(part, tokens, marks, n, part.obs[at, n])
-    own = part.obs[at]
-    if part.mirrored or len(part.marks):
-        _read(part, own, tokens.shape[2])
-        own = part.own
+        _write_observation(part, tokens, last_actions, n, part.obs[at, n])
+    policy_tokens = part.obs[at]
+    if part.mirrored or len(part.last_action_seats):
+        _write_policy_tokens(part, policy_tokens, tokens.shape[2])
+        policy_tokens = part.policy_tokens
     sizes, kind, tower, buffers = part.network
-    count: int = _policy_forward(own, sizes, kind, tower, buffers, part.logits[0])
+    count: int = _policy_forward(policy_tokens, sizes, kind, tower, buffers, part.logits[0])
     fill_uniform(part.stream, part.uniform[0])
     logp, entropy = part.drawn[0][at], part.drawn[1][at]
     draw_choices(part.logits[1], part.uniform[1], part.weights, part.chosen, logp, entropy)
@@ -115,7 +115,7 @@ def _decide(part: Any, t: int, tokens: Array, marks: Array, actions: Array) -> i
 
 
 @inlined
-def _note(log: Any, t: int, n: int, outputs: Any) -> None:
+def _log_step(log: Any, t: int, n: int, outputs: Any) -> None:
     log.done[t, n] = outputs.done[n]
     log.cut[t, n] = outputs.done[n] and outputs.truncated[n]
     for a in range(log.reward.shape[2]):
@@ -127,30 +127,30 @@ def _note(log: Any, t: int, n: int, outputs: Any) -> None:
 
 
 @kernel
-def _play(parts: Any, count: int, world: Any, marks: Array, log: Any, episodes: Any) -> int:
-    """Play the steps of a ``log``; returns how many rows of episodes are kept then, -1 for a token out of range."""
-    state, flags, outputs, tables, actions, orders, auto_reset, none_yet = world
-    sums, rows, kept = episodes
-    ended: int = kept
+def _play(parts: Any, count: int, world: Any, last_actions: Array, log: Any, episodes: Any) -> int:
+    """Play the steps of a ``log``; returns the new number of rows of episodes, or -1 for a token out of range."""
+    state, flags, outputs, tables, actions, orders, auto_reset, no_action = world
+    sums, rows, row_count = episodes
+    ended: int = row_count
     finals = 0
     for t in range(len(log.done)):
         for p in range(count):
-            if _decide(parts[p], t, outputs.tokens, marks, actions) < 0:
+            if _decide(parts[p], t, outputs.tokens, last_actions, actions) < 0:
                 return -1
         step_games(state, flags, outputs, tables, actions, orders, auto_reset)
         ended = add_up(outputs.reward, outputs.events, outputs.done, outputs.winner, sums, rows, ended)
         for n in range(len(actions)):
-            _note(log, t, n, outputs)
-            for a in range(len(marks)):
-                marks[a, n] = actions[n, a] if outputs.acted[n, a] else none_yet
+            _log_step(log, t, n, outputs)
+            for a in range(len(last_actions)):
+                last_actions[a, n] = actions[n, a] if outputs.acted[n, a] else no_action
             if log.cut[t, n]:
                 for p in range(count):
-                    part = parts[p]  # each time it is named, it is chosen among all
+                    part = parts[p]  # read once: each access selects it among all parts
                     if len(part.final):
-                        _show(part, outputs.final_tokens, marks, n, part.final[finals])
+                        _write_observation(part, outputs.final_tokens, last_actions, n, part.final[finals])
                 finals += 1
-            for a in range(len(marks) if log.done[t, n] else 0):
-                marks[a, n] = none_yet
+            for a in range(len(last_actions) if log.done[t, n] else 0):
+                last_actions[a, n] = no_action
     return ended
 
 
@@ -159,78 +159,79 @@ def play(
     acting: Mapping[str, Acting],
     agents: Sequence[AgentSpec],
     mates: Mapping[str, Sequence[str]],
-    marks: Array,
+    last_actions: Array,
 ) -> BatchedStep | None:
-    """Play a batch of steps; ``None``, and nothing is played, where not all who act can be compiled together.
+    """Play a batch of steps; ``None``, without playing, if not all networks can be compiled together.
 
     Args:
-        acting: what the learning agents act with, and where their rows go.
-        mates: of each, the seats whose views its critic is shown.
-        marks: (A, N) last action of each seat, where critics are shown them, else (0, N).
+        acting: networks of the learning agents, and the arrays for their rows.
+        mates: by agent, the seats whose views its critic also reads.
+        last_actions: (A, N) last action of each seat if critics read them, else (0, N).
 
     Returns:
-        The steps in arrays (T, N) and (T, N, C). ``truncated`` says where a time limit ended an episode, and
-        ``final_observations`` (F, D) has the observations of these alone. ``observations`` is empty.
+        The steps in arrays (T, N) and (T, N, C). ``truncated`` marks episodes that a time limit ended, and
+        ``final_observations`` (F, D) has only their observations. ``observations`` is empty.
     """
     env = match.env
-    key = [env, env.shaping, *(part for one in acting.values() for part in one), *(one for _, one in match.seated())]
+    key = [env, env.shaping, *(part for row in acting.values() for part in row), *(pair[1] for pair in match.seated())]
     if match.batch is None or list(map(id, match.batch[0])) != list(map(id, key)):
-        match.batch = key, *_prepared(match, acting, agents, mates)
+        match.batch = key, *_prepare(match, acting, agents, mates)
     _, parts, count, log = match.batch
     if not count or (threads() > 1 and match.num_envs > _GAMES):
         return None
     world, shaping = env.world, env.shaping
     match.clock.begin()
     rules = world.state, world.flags, world.outputs, world.tables, env.actions, world.index_order, world.auto_reset
-    ended = _play(parts, count, (*rules, len(ACTIONS)), marks, log, (env.sums, env.room(log.done.size), env.kept))
+    episodes = env.sums, env.room(log.done.size), env.row_count
+    ended = _play(parts, count, (*rules, len(ACTIONS)), last_actions, log, episodes)
     match.clock.lap("play")
     if ended < 0:
         raise IndexError(expected("tokens", "of the game's own", "one that is out of range"))
-    env.kept, reward = ended, log.reward
+    env.row_count, reward = ended, log.reward
     if shaping is not None:
         if getattr(shaping, "by_game", False):
-            flat = log.events.reshape(-1, *log.events.shape[2:]), reward.reshape(-1, reward.shape[2])
-            paid = shaping(*flat).reshape(reward.shape)
+            flattened = log.events.reshape(-1, *log.events.shape[2:]), reward.reshape(-1, reward.shape[2])
+            paid = shaping(*flattened).reshape(reward.shape)
         else:
-            paid = [shaping(*happened) for happened in zip(log.events, reward, strict=True)]
+            paid = [shaping(*step_arrays) for step_arrays in zip(log.events, reward, strict=True)]
         reward = np.where(log.acted, paid, 0.0)
     by_seat = {agent.name: [match.index[seat] for seat in agent.seats] for agent in agents}
     finals = np.count_nonzero(log.cut)
     return BatchedStep(
         observations={},
         final_observations={agent.name: part.final[:finals] for agent, part in zip(agents, parts, strict=False)},
-        rewards={name: _joined(np.add, reward, own) for name, own in by_seat.items()},
-        terminated={name: _joined(np.logical_and, log.terminated, own) for name, own in by_seat.items()},
-        mask={name: log.acted[:, :, own] for name, own in by_seat.items()},
+        rewards={name: _combined(np.add, reward, indices) for name, indices in by_seat.items()},
+        terminated={name: _combined(np.logical_and, log.terminated, indices) for name, indices in by_seat.items()},
+        mask={name: log.acted[:, :, indices] for name, indices in by_seat.items()},
         truncated=log.cut,
         done=log.done,
     )
 
 
-def _prepared(
+def _prepare(
     match: Match[Any], acting: Mapping[str, Acting], agents: Sequence[AgentSpec], mates: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[Any, ...], int, Any]:
-    """Return all who act, how many they are, and the log of a batch; 0 where not all can be compiled together."""
+    """Return the parts, their number and the log of a batch; 0 parts if not all can be compiled together."""
     env = match.env
     if type(env) is not DoorsEnv or not env.world.auto_reset:
         return (), 0, None
     tokens, events = env.world.outputs.tokens, env.world.outputs.events
     steps, (games, seats, width) = len(acting[agents[0].name].obs), tokens.shape
-    most = games * (steps // env.spec.max_steps + 1)  # time limits in so many steps
+    max_finals = games * (steps // env.spec.max_steps + 1)  # time limits in so many steps
     parts = []
     for agent in agents:
-        shown = [match.index[seat] for seat in (*agent.seats, *mates[agent.name])]
-        seats_of = len(agent.seats), shown, shown if agent.critic_space is not None else []
-        parts.append(_part(acting[agent.name], seats_of, most, width))
-    for own, seated in match.seated():
+        indices = [match.index[seat] for seat in (*agent.seats, *mates[agent.name])]
+        seats_and_critic = len(agent.seats), indices, indices if agent.critic_space is not None else []
+        parts.append(_part_of(acting[agent.name], seats_and_critic, max_finals, width))
+    for seat_names, seated in match.seated():
         player = seated.player
         if type(player) is not FrozenPlayer or player.greedy or seated.mixture is not None:
             return (), 0, None
-        kept = (np.empty((1, games, len(own)), kind) for kind in (np.int64, np.float32, np.float32))
-        obs = np.empty((1, games, len(own) * width), np.uint8)
-        part = Acting(player.towers, player.distribution, seated.streams.state, obs, *kept)
-        shown = [match.index[seat] for seat in own]
-        parts.append(_part(part, (len(own), shown, []), 0, width, mirrored=player.mirrored))
+        outputs = (np.empty((1, games, len(seat_names)), kind) for kind in (np.int64, np.float32, np.float32))
+        obs = np.empty((1, games, len(seat_names) * width), np.uint8)
+        part = Acting(player.towers, player.distribution, seated.streams.state, obs, *outputs)
+        indices = [match.index[seat] for seat in seat_names]
+        parts.append(_part_of(part, (len(seat_names), indices, []), 0, width, mirrored=player.mirrored))
     if None in parts or len({numba.typeof(part) for part in parts}) > 1:
         return (), 0, None
     shape = steps, games, seats
@@ -241,19 +242,19 @@ def _prepared(
         *(np.empty(shape, np.bool_) for _ in range(2)),
         *(np.empty(shape[:2], np.bool_) for _ in range(2)),
     )
-    places = -len(parts) % _PLACES
-    return (*parts, *parts[:1] * places), len(parts), log
+    slots = -len(parts) % _SLOTS
+    return (*parts, *parts[:1] * slots), len(parts), log
 
 
-def _joined(how: np.ufunc, columns: Array, own: Sequence[int]) -> Array:
-    return columns[:, :, own[0]] if len(own) == 1 else how.reduce([columns[:, :, seat] for seat in own], axis=0)
+def _combined(ufunc: np.ufunc, columns: Array, indices: Sequence[int]) -> Array:
+    return columns[:, :, indices[0]] if len(indices) == 1 else ufunc.reduce([columns[:, :, a] for a in indices], axis=0)
 
 
-def _part(
+def _part_of(
     acting: Acting, seats: tuple[int, list[int], list[int]], finals: int, width: int, *, mirrored: bool = False
 ) -> _Part | None:
     """Return the arrays of one network, ``None`` if it is not compiled for tokens and choices."""
-    count, shown, last = seats
+    count, view_seats, last_action_seats = seats
     network, choices = acting.network, acting.distribution
     if not isinstance(network, TokenTowers) or not isinstance(choices, Categorical) or not choices.equal:
         return None
@@ -264,8 +265,8 @@ def _part(
     arguments, logits = network.acting(games)
     uniform = np.empty((games, count))
     return _Part(
-        np.array(shown, np.int64),
-        np.array(last, np.int64),
+        np.array(view_seats, np.int64),
+        np.array(last_action_seats, np.int64),
         mirrored,
         obs,
         np.empty((games, network.tokens), np.uint8),

@@ -1,4 +1,4 @@
-"""``World``: a batch of games. The only implementation of the game; all environment APIs wrap it, ``DoorsEnv`` too."""
+"""``World``: a batch of games. The only implementation of the game, which all environment APIs wrap."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ class World:
         num_games: how many games ``N``.
         seed: with a game's number, it determines all randomness in that game.
         first_game: number of the first game; game ``k`` of any batch on any machine plays the same under one seed.
-        auto_reset: reset a finished game at once; else it stays finished until :meth:`reset`.
+        auto_reset: reset a finished game at once; otherwise it stays finished until :meth:`reset`.
 
     Raises ``ValueError``: invalid specification.
     """
@@ -73,7 +73,7 @@ class World:
         if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
             wanted = f"{(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
             raise ValueError(expected("actions", wanted, f"{actions.shape} {actions.dtype}"))
-        orders = self.index_order if order is None else self._checked_order(order)
+        orders = self.index_order if order is None else self._check_order(order)
         actions = np.ascontiguousarray(actions)
         step_games(self.state, self.flags, self.outputs, self.tables, actions, orders, self.auto_reset)
         return self.outputs
@@ -89,22 +89,22 @@ class World:
         return Board(s.cells, s.position, s.heading, s.hand, s.out)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all arrays of the games, which with the actions determine their future."""
+        """Return copies of all arrays of the games; with the actions they determine all later steps."""
         return {name: array.copy() for name, array in self._arrays().items()}
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Restore a state of :meth:`get_state`. Raises ``ValueError`` for games of another shape."""
-        own = self._arrays()
-        wrong = [n for n, a in own.items() if n not in state or state[n].shape != a.shape or state[n].dtype != a.dtype]
+        live = self._arrays()
+        wrong = [n for n, a in live.items() if n not in state or state[n].shape != a.shape or state[n].dtype != a.dtype]
         if wrong:
             raise ValueError(expected("state", f"that of {self.num_games} such games", f"another {', '.join(wrong)}"))
-        for name, array in own.items():
+        for name, array in live.items():
             array[...] = state[name]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**self.state._asdict(), **self.outputs._asdict()}
 
-    def _checked_order(self, order: NDArray[np.int8]) -> NDArray[np.int8]:
+    def _check_order(self, order: NDArray[np.int8]) -> NDArray[np.int8]:
         agents = np.arange(self.spec.num_agents)
         shape = (self.num_games, len(agents))
         if order.shape != shape or order.dtype != np.int8 or (np.sort(order, axis=1) != agents).any():
@@ -114,12 +114,12 @@ class World:
 
 
 class DoorsEnv:
-    """The games of a ``world`` by seat; implements ``players.match.SeatsEnv``, with a board.
+    """The games of a ``world`` by seat; implements ``players.match.SeatsEnv`` and has a board.
 
     Attributes:
-        actions: (N, A) of the last step; overwritten in the next.
-        sums: length (N,), returns (N, A) and events (N, A, E) so far of the games that are played.
-        rows: of episodes that ended, the first ``kept`` of them.
+        actions: (N, A) actions of the last step; the next step overwrites them.
+        sums: length (N,), returns (N, A) and events (N, A, E) so far of the running games.
+        rows: table of finished episodes; its first ``row_count`` rows are valid.
         shaping: replaces the training reward; the canonical reward still goes into the episode table.
     """
 
@@ -133,11 +133,11 @@ class DoorsEnv:
         self._clock = Clock()
         length, events = np.zeros(shape[0], np.int32), np.zeros((*shape, NUM_EVENTS))
         self.sums: tuple[NDArray[Any], ...] = (length, np.zeros(shape), events)
-        self.rows, self.kept = self._table(shape[0]), 0
+        self.rows, self.row_count = self._table(shape[0]), 0
 
     def reset(self, seed: int | Sequence[int]) -> dict[str, NDArray[Any]]:
         """Reset all games with ``seed``, or each with its own; returns tokens (N, D) of each seat."""
-        self.kept = 0
+        self.row_count = 0
         self._clear_sums(np.ones(self.num_envs, np.bool_))
         self.world.reset(seed)
         return self.observations()
@@ -154,7 +154,7 @@ class DoorsEnv:
         step = self.world.step(self.actions)
         self._clock.lap("engine")
         rows = self.room(self.num_envs)
-        self.kept = add_up(step.reward, step.events, step.done, step.winner, self.sums, rows, self.kept)
+        self.row_count = add_up(step.reward, step.events, step.done, step.winner, self.sums, rows, self.row_count)
         reward = step.reward
         if self.shaping is not None:
             # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
@@ -163,13 +163,13 @@ class DoorsEnv:
         return BatchedStep._make([*map(self._by_seat, arrays), step.truncated, step.done])
 
     def room(self, episodes: int) -> EpisodeTable:
-        """Return :attr:`rows` with room for so many ``episodes`` behind those that are kept."""
-        if self.kept + episodes > self.rows.episodes:
+        """Return :attr:`rows` with room for ``episodes`` more."""
+        if self.row_count + episodes > self.rows.episodes:
             self.rows = EpisodeTable.concatenate([self.rows, self._table(max(self.rows.episodes, episodes))])
         return self.rows
 
     def boards(self) -> NDArray[np.uint8]:
-        """Return the cell codes (N, 128) of the boards as they stand."""
+        """Return the current cell codes (N, 128) of the boards."""
         cells: NDArray[np.uint8] = self.world.state.cells.copy()
         return cells
 
@@ -181,11 +181,11 @@ class DoorsEnv:
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
         finished = self._finished()
-        self.kept = 0
+        self.row_count = 0
         return finished
 
     def _finished(self) -> EpisodeTable:
-        return EpisodeTable._make(column[: self.kept].copy() for column in self.rows)
+        return EpisodeTable._make(column[: self.row_count].copy() for column in self.rows)
 
     def _table(self, rows: int) -> EpisodeTable:
         shape = (rows, self.spec.num_agents)
@@ -193,7 +193,7 @@ class DoorsEnv:
         return EpisodeTable(*columns, np.zeros(rows, np.int8), np.zeros((rows, 0), np.int16))
 
     def unfinished(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> EpisodeTable:
-        """Return rows of the unfinished games in ``which`` (N,), or of those numbers, without a winner."""
+        """Return rows of the unfinished games in ``which`` (N,), or with these numbers, without a winner."""
         length, returns, events = (column[which] for column in self.sums)
         rows = len(length)
         return EpisodeTable(length, returns, events, np.full(rows, -1, np.int8), np.zeros((rows, 0), np.int16))
@@ -203,7 +203,7 @@ class DoorsEnv:
             array[which] = 0
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the games and of their rows."""
+        """Return the state of the games and of their episodes."""
         log = {"sums": [array.copy() for array in self.sums], "finished": [self._finished()]}
         return {"world": self.world.get_state(), "log": log}
 
@@ -213,7 +213,7 @@ class DoorsEnv:
         for array, saved in zip(self.sums, state["log"]["sums"], strict=True):
             array[:] = saved
         self.rows = EpisodeTable.concatenate([*state["log"]["finished"], self._table(self.num_envs)])
-        self.kept = self.rows.episodes - self.num_envs
+        self.row_count = self.rows.episodes - self.num_envs
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call."""
@@ -231,11 +231,11 @@ def add_up(
     winner: NDArray[np.int8],
     sums: tuple[NDArray[Any], ...],
     rows: EpisodeTable,
-    kept: int,
+    count: int,
 ) -> int:
-    """Add one step's rewards (N, A), events (N, A, E) and 1 to the games' ``sums``, and move those that ended.
+    """Add one step's rewards (N, A), events (N, A, E) and 1 to the games' ``sums``, and move those of ended games.
 
-    ``rows`` has room for all of them after its first ``kept``; returns how many are kept then.
+    ``rows`` has room for them after its first ``count`` rows; returns the new count.
     """
     length, returns, counts = sums
     for n in range(reward.shape[0]):
@@ -246,13 +246,13 @@ def add_up(
                 counts[n, a, e] += events[n, a, e]
         if not done[n]:
             continue
-        rows.length[kept], rows.winner[kept], length[n] = length[n], winner[n], 0
+        rows.length[count], rows.winner[count], length[n] = length[n], winner[n], 0
         for a in range(reward.shape[1]):
-            rows.returns[kept, a], returns[n, a] = returns[n, a], 0.0
+            rows.returns[count, a], returns[n, a] = returns[n, a], 0.0
             for e in range(events.shape[2]):
-                rows.events[kept, a, e], counts[n, a, e] = counts[n, a, e], 0.0
-        kept += 1
-    return kept
+                rows.events[count, a, e], counts[n, a, e] = counts[n, a, e], 0.0
+        count += 1
+    return count
 
 
 def _check(spec: GameSpec, num_games: int) -> None:

@@ -1,4 +1,4 @@
-"""What the events of a game become: metrics, and training rewards that help exploration.
+"""Uses of a game's events: metrics, and training rewards that help exploration.
 
 Gates, evaluation and the cup always use the canonical reward.
 """
@@ -20,7 +20,7 @@ from multigrid_rl.world.constants import EVENTS, NUM_EVENTS
 
 #: Pseudo-event: 1 in every step that the agent plays.
 STEP = "step"
-#: Pseudo-event: what the team mates are paid in this step. A weight of 1 for all is a reward in common.
+#: Pseudo-event: the team mates' reward in this step. With a weight of 1 for all, teams share their reward.
 MATES = "mates"
 #: Key for every seat.
 EVERY_SEAT = "all"
@@ -29,23 +29,23 @@ SMALLEST_FACTOR = 1e-9
 
 
 def check_reward(name: str, agents: int) -> None:
-    """Call a training reward from outside, ``module:function``, once for games of so many agents.
+    """Call a user's training reward, ``module:function``, with events of games of ``agents`` agents.
 
-    Raises ``ConfigError``: one line naming the key, what is expected and what came.
+    Raises ``ConfigError``: one line with the key, the expected and the returned value.
     """
     function = import_object("train.shaping", name)
     key = f"train.shaping={name}"
-    for games in (3, 4):  # what fits three games alone shows
+    for games in (3, 4):  # finds a function that fits only three games
         events = (np.arange(games * agents * NUM_EVENTS) % 2).astype(np.float32).reshape(games, agents, NUM_EVENTS)
         reward = np.linspace(-1.0, 1.0, games * agents).reshape(games, agents)
         before = events.copy(), reward.copy()
         with user_code(key):
-            found = function(events, reward)
-        if not isinstance(found, np.ndarray) or found.shape != reward.shape or found.dtype.kind not in "fiu":
-            shape = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+            result = function(events, reward)
+        if not isinstance(result, np.ndarray) or result.shape != reward.shape or result.dtype.kind not in "fiu":
+            shape = f"{result.dtype} {result.shape}" if isinstance(result, np.ndarray) else type(result).__name__
             raise ConfigError(expected(key, f"numbers of shape {reward.shape}, (games, agents), as an array", shape))
-        if not np.isfinite(found).all():
-            raise ConfigError(expected(key, "finite numbers", shown(str(found.tolist()))))
+        if not np.isfinite(result).all():
+            raise ConfigError(expected(key, "finite numbers", shown(str(result.tolist()))))
         if not (np.array_equal(events, before[0]) and np.array_equal(reward, before[1])):
             raise ConfigError(expected(key, "events and rewards as they were before the call", "a change in place"))
 
@@ -61,7 +61,7 @@ class EventBonus:
     Raises ``ValueError``: an unknown seat or event; the message lists the known ones.
     """
 
-    #: What a game is paid depends on nothing but what happened in it: many steps may be one call.
+    #: The reward depends only on the events of the step: many steps may be one call.
     by_game = True
 
     def __init__(self, spec: GameSpec, weights: Mapping[str, Mapping[str, float]]) -> None:
@@ -79,7 +79,7 @@ class EventBonus:
         self._events, self._step = table[:, : len(EVENTS)], table[:, known.index(STEP)]
         teams = np.array([spec.team_of(seat) for seat in spec.seats])
         mates = (teams[:, None] == teams) & ~np.eye(spec.num_agents, dtype=bool)
-        parts = mates * table[:, [known.index(MATES)]]  # (A, A): of the column's reward, paid to the row
+        parts = mates * table[:, [known.index(MATES)]]  # (A, A): part of the column's reward that the row gets
         self._mates = parts.T if parts.any() else None
 
     def __call__(self, events: NDArray[np.float32], reward: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,9 +99,9 @@ def _add_bonus(events: NDArray[np.float32], weights: NDArray[np.float64], reward
                 reward[n, a] += events[n, a, e] * weights[a, e]
 
 
-# --- metrics: how often what happens
+# --- metrics: frequencies of events
 
-_NAMES = {
+_METRICS = {
     "behaviour/<seat>/door_open": ("own door opened by this seat, per episode", "count"),
     "behaviour/<seat>/eliminated_opponents": ("opponents eliminated by this seat, per episode", "count"),
     "behaviour/<seat>/got_eliminated": ("times this seat was eliminated, per episode", "count"),
@@ -109,19 +109,19 @@ _NAMES = {
     "behaviour/<seat>/ball_pay": ("factors paid for ball pickups, per episode", "sum"),
     "behaviour/<seat>/invalid_pickup": ("pickup actions that cost the penalty, per episode", "count"),
 }
-#: The events of the engine that they average.
-BEHAVIOUR = tuple(name.rpartition("/")[2] for name in _NAMES)
+#: Events of the engine in these metrics.
+BEHAVIOUR = tuple(name.rpartition("/")[2] for name in _METRICS)
 
 
 def game_specs(spec: GameSpec) -> MultiAgentSpec:
-    """Return who is in a game in which players fill every seat."""
+    """Return the seats, teams and events of a game without learning agents."""
     return MultiAgentSpec((), spec.seats, tuple(map(spec.team_of, spec.seats)), ("red", "blue"), EVENTS)
 
 
-def _samples(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+def _samples(table: EpisodeTable, specs: MultiAgentSpec, seats: Sequence[str]) -> dict[str, Sample]:
     return {
         f"behaviour/{seat}/{name}": Sample.of(table.events[:, specs.seats.index(seat), specs.events.index(name)])
-        for seat in who
+        for seat in seats
         if seat in specs.seats
         for name in BEHAVIOUR
         if name in specs.events
@@ -132,11 +132,11 @@ def _absent(config: Any, specs: MultiAgentSpec) -> dict[str, str]:  # noqa: ARG0
     return {f"behaviour/*/{name}": "there is no such event" for name in BEHAVIOUR if name not in specs.events}
 
 
-DOORS = MetricGroup(_NAMES, _samples, _absent, column=False)
+DOORS = MetricGroup(_METRICS, _samples, _absent, column=False)
 
 
 def best_return(spec: GameSpec, team: Colour) -> float:
-    """Return a bound on what the members of a team earn together in a game, which no play reaches.
+    """Return an upper bound on the return of a team in a game.
 
     The key, all rewarded pickups of the ball, all eliminations, and a success in step 0 (docs/game.md, section 5). The
     success of an agent without team mates replaces the reward of its last elimination.

@@ -88,7 +88,7 @@ def observe(
         pose = int(s.position[g, a]) * 4 + int(s.heading[g, a])
         draw_view(s.cells, g, pose, int(s.shown[g, a]), tables, tokens[g, a])
         tokens[g, a, area] = s.heading[g, a]
-        if f.mission_observed:  # else both stay 0: no network and no agent reads what the task hides
+        if f.mission_observed:  # else both stay 0: the task hides the mission
             tokens[g, a, area + 1] = s.mission[g, a] if f.mission_current else s.mission_value[g, a]
             obs_mission[g, a] = s.mission[g, a]
     for a in range(agents):
@@ -272,7 +272,7 @@ def mark_ready(s: State, f: Flags, o: Step, g: int, a: int) -> None:
 
 @inlined
 def report_terminated(s: State, f: Flags, o: Step, g: int, won: bool) -> None:
-    """Set the reported flags (docs/game.md, section 6): agents that stay are not reported before the game ends."""
+    """Set the reported flags (docs/game.md, section 6); agents in the game are not reported before its end."""
     for a in range(len(f.team)):
         o.terminated[g, a] = won or (f.eliminated_out and s.out[g, a] == np.uint8(1))
 

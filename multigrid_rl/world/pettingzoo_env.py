@@ -34,13 +34,13 @@ def parallel_env(
         ConfigError: unknown scenario or rules.
         ValueError: unknown render mode.
     """
-    chosen = load_scenario(scenario)
-    spec = chosen.spec
+    config = load_scenario(scenario)
+    spec = config.spec
     if rules is not None:
         if rules not in RULE_SETS:
             raise ConfigError(expected("rules", ", ".join(RULE_SETS), rules))
         spec = replace(spec, rules=RULE_SETS[rules])
-    return RedBlueDoors(chosen.name, spec, render_mode, flat=flat)
+    return RedBlueDoors(config.name, spec, render_mode, flat=flat)
 
 
 class RedBlueDoors(ParallelEnv):

@@ -1,4 +1,4 @@
-"""Frames of a game, drawn as pages draw them (``show/assets/board.js``): films, renderers and pages show one board.
+"""Frames of a game for films and renderers, with the drawing of web pages (``show/assets/board.js``).
 
 Pillow is imported at the first frame only. A tile is 100 units wide.
 """
@@ -19,15 +19,15 @@ Picture = NDArray[np.uint8]
 TILE_SIZE = 32
 #: Below this, triangles are not recognisable.
 SMALLEST_TILE = 4
-#: Colours of pages in light (``show/assets/page.css``); a team's by its number.
+#: Colours of pages in light mode (``show/assets/page.css``); team colours by team number.
 PAPER, CARD, INK, SOFT, EDGE = "#faf9f6", "#ffffff", "#1c2024", "#59626c", "#7d858e"
 TEAM_INKS = ("#b93d06", "#0b5aa2")
 _FLOOR, _FLOOR_LINE, _WALL, _UNSEEN, _UNSEEN_LINE = "#f4f2ec", "#dcd8cf", "#444b54", "#c9ccd0", "#a4a9b0"
-#: Drawn so many times as large, then made smaller: smooth edges.
-_FINER = 4
-#: What an agent points with, to the right; blue's is notched.
+#: Factor by which tiles are drawn larger and then scaled down, for smooth edges.
+_OVERSAMPLING = 4
+#: Shapes of agents by team, pointing to the right; blue's is notched.
 _POINTERS = (((94, 50), (12, 10), (12, 90)), ((96, 50), (10, 8), (28, 50), (10, 92)))
-#: Where what it carries is shown, by heading: the corners at its tip are free, at its left hand.
+#: Position of the carried object by heading: a free corner at the agent's left.
 _HANDS = ((80, 20), (80, 80), (20, 80), (20, 20))
 _AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
@@ -35,9 +35,9 @@ _AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))
 def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> Picture:
     """Draw the current state of one game.
 
-    Doors, keys and balls carry their team's letter, agents are triangles that point along their heading, with what they
-    carry in a badge; the eliminated stand crossed out in their side room. What a living agent sees is hatched in its
-    team's direction.
+    Doors, keys and balls carry their team's letter, agents are triangles that point along their heading, with their
+    object in a badge; eliminated agents are crossed out in their side room. Cells that living agents see are hatched in
+    their team's direction.
 
     Args:
         game: number of the game within the batch.
@@ -53,31 +53,31 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> Picture
     if tile_size < SMALLEST_TILE:
         raise ValueError(expected("tile_size", f"at least {SMALLEST_TILE} pixels", tile_size))
     state, team, living = world.state, world.flags.team.tolist(), living_agents(world, game)
-    codes = state.cells[game].tolist()
-    lit = sum((visible_cells(world, game, [a for a in living if team[a] == t]) << t for t in (0, 1)), np.zeros(1, int))
-    seen = np.where(state.cells[game].reshape(c.WIDTH, c.HEIGHT) == c.WALL, 0, lit).reshape(-1).tolist()
+    codes, walls = state.cells[game].tolist(), state.cells[game].reshape(c.WIDTH, c.HEIGHT) == c.WALL
+    views = (visible_cells(world, game, [a for a in living if team[a] == t]) << t for t in (0, 1))
+    seen = np.where(walls, 0, sum(views, np.zeros(1, int))).reshape(-1).tolist()
     frame = np.empty((c.HEIGHT * tile_size, c.WIDTH * tile_size, 3), np.uint8)
 
-    def put(cell: int, *agent: Any) -> None:
+    def draw(cell: int, *agent: Any) -> None:
         x, y = (part * tile_size for part in divmod(cell, c.HEIGHT))
         frame[y : y + tile_size, x : x + tile_size] = draw_tile(tile_size, codes[cell], seen[cell], agent)
 
     for cell in range(c.CELLS):
-        put(cell)
-    gone = [0, 0]
+        draw(cell)
+    crowd = [0, 0]
     numbered = world.spec.num_agents > 2 or len(set(team)) == 1
     for a, seat in enumerate(world.spec.seats):
         cell, out = int(state.position[game, a]), a not in living
         label = "RB"[team[a]] + (seat.rpartition("_")[2] if numbered else "")
-        # All of a team go to one cell when they are out: they are drawn below one another.
-        put(cell + gone[team[a]] * out, team[a], int(state.heading[game, a]), label, int(state.hand[game, a]), out)
-        gone[team[a]] += out
+        # Eliminated agents of a team share one cell: they are drawn below one another.
+        draw(cell + crowd[team[a]] * out, team[a], int(state.heading[game, a]), label, int(state.hand[game, a]), out)
+        crowd[team[a]] += out
     return frame
 
 
 def living_agents(world: World, game: int) -> list[int]:
     """Return the indices of the agents that are not eliminated, in index order; also after the game's end."""
-    # A win marks all agents as out, the winners too. Only eliminated agents are moved to their side room.
+    # A win marks all agents as out, also the winners. Only eliminated agents move to their side room.
     s = world.state
     rooms = [c.SIDE_ROOM[team] for team in world.flags.team]
     return [a for a, room in enumerate(rooms) if not (s.out[game, a] and s.position[game, a] == room)]
@@ -101,14 +101,14 @@ def draw_tile(size: int, code: int, seen: int = 0, agent: tuple[Any, ...] = (), 
         size: width and height in pixels.
         code: of the cell, see ``world.constants``.
         seen: 1 if red sees it, 2 if blue does, 3 if both do.
-        agent: who stands on it: team, heading, label, code of what it carries, whether it is out.
-        turn: quarter turns of an agent that is a code, for a view that looks up.
+        agent: the agent on it: team, heading, label, code of its object, whether it is out.
+        turn: quarter turns of an agent given as a code, for a view that looks up.
 
     Returns:
         uint8 (size, size, 3); not to be written to.
     """
     ground = {c.UNSEEN: _UNSEEN, c.WALL: _WALL}.get(code, _FLOOR)
-    image = Image.new("RGBA", (size * _FINER,) * 2, ground)
+    image = Image.new("RGBA", (size * _OVERSAMPLING,) * 2, ground)
     pen = _Pen(image)
     if code == c.UNSEEN:
         for k in range(-100, 100, 20):
@@ -118,9 +118,9 @@ def draw_tile(size: int, code: int, seen: int = 0, agent: tuple[Any, ...] = (), 
     for team in (0, 1):
         if seen >> team & 1:
             _shade(image, team)
-    _thing(pen, code, turn)
+    _draw_object(pen, code, turn)
     if agent:
-        _agent(pen, *agent)
+        _draw_agent(pen, *agent)
     picture: Picture = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BOX)).copy()
     picture.flags.writeable = False
     return picture
@@ -150,19 +150,19 @@ class _Pen:
         """Fill a polygon."""
         self._draw.polygon(self._at(points), colour)
 
-    def box(self, left: float, top: float, right: float, bottom: float, **how: Any) -> None:
-        """Draw a rounded rectangle; ``how``: ``fill``, ``outline`` and ``width``, in units."""
-        how["width"] = self._wide(how.get("width", 1))
-        self._draw.rounded_rectangle([*self._at([(left, top), (right, bottom)])], self._wide(6), **how)
+    def box(self, left: float, top: float, right: float, bottom: float, **style: Any) -> None:
+        """Draw a rounded rectangle; ``style``: ``fill``, ``outline`` and ``width``, in units."""
+        style["width"] = self._wide(style.get("width", 1))
+        self._draw.rounded_rectangle([*self._at([(left, top), (right, bottom)])], self._wide(6), **style)
 
-    def disc(self, x: float, y: float, radius: float, **how: Any) -> None:
-        """Draw a circle; ``how`` as of a box."""
-        how["width"] = self._wide(how.get("width", 1))
+    def disc(self, x: float, y: float, radius: float, **style: Any) -> None:
+        """Draw a circle; ``style`` as in :meth:`box`."""
+        style["width"] = self._wide(style.get("width", 1))
         ends = self._at([(x - radius, y - radius), (x + radius, y + radius)])
-        self._draw.ellipse([*ends], **how)
+        self._draw.ellipse([*ends], **style)
 
     def letter(self, x: float, y: float, text: str, colour: Any) -> None:
-        """Write a text round a point."""
+        """Write a text centred on a point."""
         face = _font(self._wide(38))
         self._draw.text(self._at([(x, y)])[0], text, colour, face, "mm", stroke_width=self._wide(1.4))
 
@@ -173,7 +173,7 @@ def _font(size: int) -> Any:
 
 
 def _shade(image: Any, team: int) -> None:
-    """Shade what a team sees, in its colour and its own direction of hatching."""
+    """Shade a cell that a team sees in its colour and direction of hatching."""
     colour = ImageColor.getrgb(TEAM_INKS[team])
     shade = Image.new("RGBA", image.size, (*colour, 26))
     pen = _Pen(shade)
@@ -182,17 +182,17 @@ def _shade(image: Any, team: int) -> None:
     image.alpha_composite(shade)
 
 
-def _thing(pen: _Pen, code: int, turn: int = 0, *, plain: bool = False) -> None:
-    """Draw what a code means; ``plain`` leaves the letter out: in a badge it could not be read."""
+def _draw_object(pen: _Pen, code: int, turn: int = 0, *, without_letter: bool = False) -> None:
+    """Draw the object of a code; ``without_letter`` is for badges, which are too small for it."""
     if code >= c.AGENT:
         team, heading = divmod(code - c.AGENT, 4)
-        _agent(pen, team, (heading + turn) % 4, "RB"[team], c.EMPTY, False)
+        _draw_agent(pen, team, (heading + turn) % 4, "RB"[team], c.EMPTY, False)
     elif code >= c.BALL:
         pen.disc(50, 50, 32, fill=TEAM_INKS[code - c.BALL])
-        if not plain:
+        if not without_letter:
             pen.letter(50, 51, "RB"[code - c.BALL], CARD)
     elif code >= c.KEY:
-        team, middle = (code - c.KEY) // 2, 50 if plain else 60
+        team, middle = (code - c.KEY) // 2, 50 if without_letter else 60
         pen.disc(28, middle, 22.5, outline=TEAM_INKS[team], width=11)
         for part in (
             ((46, middle), (92, middle)),
@@ -200,13 +200,13 @@ def _thing(pen: _Pen, code: int, turn: int = 0, *, plain: bool = False) -> None:
             ((86, middle), (86, middle + 18)),
         ):
             pen.line(part, TEAM_INKS[team], 11)
-        if not plain:
+        if not without_letter:
             pen.letter(70, 29, "RB"[team], TEAM_INKS[team])
     elif code >= c.DOOR_LOCKED:
-        _door(pen, (code - c.DOOR_LOCKED) % 2, (code - c.DOOR_LOCKED) // 2)
+        _draw_door(pen, (code - c.DOOR_LOCKED) % 2, (code - c.DOOR_LOCKED) // 2)
 
 
-def _door(pen: _Pen, team: int, state: int) -> None:
+def _draw_door(pen: _Pen, team: int, state: int) -> None:
     """Draw a door: locked (0), closed (1) or open (2)."""
     ink = TEAM_INKS[team]
     if state == 2:
@@ -223,7 +223,7 @@ def _door(pen: _Pen, team: int, state: int) -> None:
     pen.letter(50, 30, "RB"[team], CARD)
 
 
-def _agent(pen: _Pen, team: int, heading: int, label: str, hand: int, out: bool) -> None:
+def _draw_agent(pen: _Pen, team: int, heading: int, label: str, hand: int, out: bool) -> None:
     """Draw an agent; ``out``: an outline, crossed out."""
     points: tuple[tuple[int, int], ...] = _POINTERS[team]
     for _ in range(heading):
@@ -235,9 +235,9 @@ def _agent(pen: _Pen, team: int, heading: int, label: str, hand: int, out: bool)
         pen.line(((86, 14), (14, 86)), INK, 6)
     else:
         pen.shape(points, TEAM_INKS[team])
-    # The triangle's middle lies behind the tile's middle, away from where it points.
+    # The triangle's middle lies behind the tile's middle, away from its tip.
     pen.letter(50 - 9 * dx, 51 - 9 * dy, label, INK if out else CARD)
     if hand > c.EMPTY:
         x, y = _HANDS[heading]
         pen.disc(x, y, 28, fill=CARD, outline=EDGE, width=3)
-        _thing(_Pen(pen.image, x - 22, y - 22, 0.44), hand, plain=True)
+        _draw_object(_Pen(pen.image, x - 22, y - 22, 0.44), hand, without_letter=True)

@@ -67,14 +67,14 @@ def tokens_of(obs: Mapping[str, Any]) -> NDArray[np.uint8]:
 
 
 def token_rows(observation: Any) -> tuple[NDArray[np.uint8], bool]:
-    """Return tokens (N, D), also of what :func:`tokens_of` takes, and whether they are several.
+    """Return tokens (N, D) of tokens or of an argument of :func:`tokens_of`, and whether there are several rows.
 
-    Raises ``ConfigError``: numbers that are no tokens.
+    Raises ``ConfigError``: numbers that are not tokens.
     """
-    seen = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
-    if seen.dtype.kind not in "biuf" or not ((seen >= 0) & (seen <= 255) & (seen % 1 == 0)).all():
-        raise ConfigError(expected("observation", "tokens, whole numbers from 0 to 255", shown(str(seen), 80)))
-    return np.atleast_2d(seen).astype(np.uint8), seen.ndim > 1
+    tokens = tokens_of(observation) if isinstance(observation, Mapping) else np.asarray(observation)
+    if tokens.dtype.kind not in "biuf" or not ((tokens >= 0) & (tokens <= 255) & (tokens % 1 == 0)).all():
+        raise ConfigError(expected("observation", "tokens, whole numbers from 0 to 255", shown(str(tokens), 80)))
+    return np.atleast_2d(tokens).astype(np.uint8), tokens.ndim > 1
 
 
 def flat_space(spec: GameSpec) -> spaces.Box:

@@ -111,7 +111,7 @@ def allocate_outputs(games: int, agents: int, tokens: int) -> Step:
 
 
 def make_flags(spec: GameSpec) -> Flags:
-    """Turn a specification into the numbers that kernels read."""
+    """Turn a specification into numbers for the kernels."""
     rules = spec.rules
     # Start cells and headings (A,) in index order (docs/game.md, section 2).
     cells = [(6 + k) * 8 + 6 for k in range(spec.blue)] + [(9 - k) * 8 + 1 for k in range(spec.red)]
