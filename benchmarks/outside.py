@@ -154,7 +154,7 @@ class Watched:
 
     def told(self, now: Any) -> Any:
         """Keep what a game showed."""
-        self.shown |= deepcopy(now.seen)
+        self.shown |= deepcopy(now.observations)
         return now
 
     def reset(self, **options: Any) -> Any:

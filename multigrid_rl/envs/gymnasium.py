@@ -122,7 +122,7 @@ def _parameters(entry_point: Any) -> Collection[str]:
         return ()
 
 
-def described(env_id: str, env_args: dict[str, Any]) -> Seat:
+def describe_env(env_id: str, env_args: dict[str, Any]) -> Seat:
     """Build an environment, reset it and step it once; returns what its agent sees and does.
 
     Raises ``ValueError``: see :func:`make_env`; it cannot, answers something else, or shows what no network here reads.
@@ -133,7 +133,7 @@ def described(env_id: str, env_args: dict[str, Any]) -> Seat:
     flags = (obs if isinstance(obs, Mapping) else info).get(LEGAL)
     again, reward, *ended, after = _answer(env_id, "step", lambda: env.step(_tried(env.action_space, flags)))
     told = any(LEGAL in said for said in (info, after))
-    seat = seat_of(key, env.observation_space, env.action_space, told=told)
+    seat = seat_of(key, env.observation_space, env.action_space, masked=told)
     env.close()
     numbers = zip(("reward", "terminated", "truncated"), (reward, *ended), strict=True)
     for call, seen, said, told_of in (("reset", obs, info, ()), ("step", again, after, numbers)):
@@ -198,11 +198,11 @@ class GymnasiumEnvs(SingleAgentEnvs):
         first: int = 0,
         seat: Seat | None = None,
     ) -> None:
-        self._about = about = seat or described(env_id, env_args or {})
+        self._about = about = seat or describe_env(env_id, env_args or {})
         # Not Gymnasium's SyncVectorEnv: it collects info dictionaries that are not read, a fifth of CartPole's time.
         self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
-        super().__init__(env_id, num_envs, about.acts, about.size, first)
-        self._plain = about.plain
+        super().__init__(env_id, num_envs, about.action_space, about.size, first)
+        self._plain = about.copied_shape
         self._played: list[list[Any]] = [[] for _ in range(num_envs)]
         self.reset(seed)
 
@@ -309,11 +309,11 @@ class GymnasiumFactory(EnvFactory):
     def specs(self) -> MultiAgentSpec:
         """Who is in the environments: one agent. Raises ``ConfigError``: see :func:`make_env`."""
         try:
-            seat = described(self.env_id, self.env_args)
+            seat = describe_env(self.env_id, self.env_args)
         except ValueError as error:
             raise ConfigError(f"scenario.{error}") from error
-        reads = seat.space if seat.pixels or seat.legal else spaces.flatten_space(seat.seen)
-        acts = flat_actions(seat.acts)
+        reads = seat.space if seat.pixels or seat.legal else spaces.flatten_space(seat.observation_space)
+        acts = flat_actions(seat.action_space)
         agent = AgentSpec(AGENT, AGENT, (AGENT,), reads, acts, legal=seat.legal, image=seat.image, own=seat)
         return MultiAgentSpec(
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False

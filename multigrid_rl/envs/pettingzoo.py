@@ -1,7 +1,7 @@
-"""Environments of PettingZoo's kind (:mod:`multigrid_rl.envs.zoo`), ``N`` side by side, behind the batched face.
+"""Batches of ``N`` environments of PettingZoo's kind (:mod:`multigrid_rl.envs.zoo`).
 
-Seats are an environment's agents. Each sees a vector of floats, at whose end stand flags of the legal choices where the
-game has such. A seat that is not to move is shown and asked like the others, but its ``mask`` is false.
+Seats are an environment's agents. Each sees a vector of floats, which ends with flags of the legal choices if the game
+has them. A seat that does not move also has an observation and an action, but its ``mask`` is false.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_act
 from multigrid_rl.envs.zoo import (
     LEGAL,
     LIMIT,
+    DrawMode,
     Game,
-    Happened,
-    How,
     Seat,
-    SwappedParts,
-    begun,
-    described,
-    failed,
+    StepResult,
+    SwappedRoles,
+    describe_game,
+    failure_message,
     open_game,
+    start_episode,
 )
 from multigrid_rl.metrics import ahead
 from multigrid_rl.text import ConfigError, expected
@@ -44,27 +44,27 @@ Array = NDArray[Any]
 class PettingZooEnvs(Episodes):
     """``num_envs`` environments of one id; implements ``types.BatchedEnv`` by seat.
 
-    Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
-    its episode and the actions alone, as far as the environment keeps PettingZoo's seeding.
+    Finished environments reset at once. ``seed``, ``k``, the number of the episode and the actions determine
+    environment ``k``, if it follows PettingZoo's rules of seeding.
 
     Args:
         env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`; episodes are truncated after
             ``max_episode_steps``.
         num_envs: how many environments ``N``.
-        teams: team of each seat, as numbers; ``None``: nobody wins.
-        gaps: seats decide now and then (``learn.rollout``); otherwise each decides in every step until it leaves.
-        seed: of everything random.
+        teams: number of the team of each seat; ``None``: no team wins.
+        gaps: seats need not decide in every step (``learn.rollout``); otherwise each does until it leaves.
+        seed: determines all randomness.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
-        swapped: groups of seats of which it is drawn anew for each episode who takes whose part.
-        how: environments are to be drawn so.
+        swapped: groups of seats whose roles are drawn anew for each episode.
+        draw_mode: form in which environments must draw; ``None``: they need not draw.
 
     Attributes:
-        turn: (N, A) whose turn it is.
+        turn: (N, A) seats to move.
         games: the environments.
-        played: what each seat did in each step of their running or only episodes, as their ``step`` took it.
-        actions: (N, A) choices of the last step, -1 where a seat did nothing; (N, 0) where actions are no choices.
-        shaping: see ``base.Episodes``; pays who moved, and its ``info`` holds the seat as ``agent``, too.
+        played: actions of each seat in each step of the running or only episode, in the form of its ``step``.
+        actions: (N, A) choices of the last step, -1 without a move; (N, 0) if actions are not single choices.
+        shaping: see ``base.Episodes``; rewards seats that moved, and its ``info`` also has the seat as ``agent``.
 
     Raises:
         ValueError: see :func:`~multigrid_rl.envs.zoo.open_game`.
@@ -81,60 +81,60 @@ class PettingZooEnvs(Episodes):
         seed: int = 0,
         first: int = 0,
         auto_reset: bool = True,
-        how: How | None = None,
+        draw_mode: DrawMode | None = None,
         swapped: Iterable[tuple[str, ...]] = (),
     ) -> None:
         self.env_id, self.teams, self._first = env_id, teams, first
-        self._about = described(env_id, env_args or {}).seats
-        self.seats = tuple(self._about)
+        self._seat_specs = describe_game(env_id, env_args or {}).seats
+        self.seats = tuple(self._seat_specs)
         super().__init__(num_envs, len(self.seats))
-        self.games: list[Any] = self._opened(env_args or {}, how)
+        self.games: list[Any] = self._open_games(env_args or {}, draw_mode)
         weakref.finalize(self, _close, self.games)
         if swapped:
-            self.games = [SwappedParts(game, swapped) for game in self.games]
+            self.games = [SwappedRoles(game, swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
-        self._parts = {seat: about.parts for seat, about in self._about.items() if about.legal}
-        self._plain = {seat: about.plain for seat, about in self._about.items()}
-        self._obs = {seat: np.zeros((num_envs, about.size), np.float32) for seat, about in self._about.items()}
+        self._mask_parts = {seat: spec.parts for seat, spec in self._seat_specs.items() if spec.legal}
+        self._copied_shapes = {seat: spec.copied_shape for seat, spec in self._seat_specs.items()}
+        self._obs = {seat: np.zeros((num_envs, spec.size), np.float32) for seat, spec in self._seat_specs.items()}
         self._final = {seat: obs.copy() for seat, obs in self._obs.items()}
         self.turn = np.zeros((num_envs, len(self.seats)), np.bool_)
-        self._paid, self._limit = np.zeros(self.turn.shape), TimeLimit()
-        self._was_cut = np.zeros(num_envs, np.bool_)  # where an agent's part was cut, though others went on
+        self._rewards, self._limit = np.zeros(self.turn.shape), TimeLimit()
+        self._any_truncated = np.zeros(num_envs, np.bool_)  # an agent was truncated while others went on
         self._infos: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(num_envs)]
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._steady, self._auto_reset, self._most = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
-        single = all(isinstance(about.acts, spaces.Discrete) for about in self._about.values())
-        self.actions = np.full((num_envs, len(self.seats) if single else 0), -1, np.int16)
+        self._every_step, self._auto_reset, self._max_steps = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
+        choices = all(isinstance(spec.action_space, spaces.Discrete) for spec in self._seat_specs.values())
+        self.actions = np.full((num_envs, len(self.seats) if choices else 0), -1, np.int16)
         if gaps:
             self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
 
-    def _opened(self, env_args: Mapping[str, Any], how: How | None) -> list[Any]:
-        return [open_game(self.env_id, env_args, how) for _ in range(self.num_envs)]
+    def _open_games(self, env_args: Mapping[str, Any], draw_mode: DrawMode | None) -> list[Any]:
+        return [open_game(self.env_id, env_args, draw_mode) for _ in range(self.num_envs)]
 
     def observations(self) -> dict[str, Array]:
-        """Return what each seat saw last (N, D) float32."""
+        """Return the last observation of each seat (N, D) float32."""
         return self._obs
 
     def step(self, actions: dict[str, Array]) -> BatchedStep:
         """Play one step; ``actions`` holds (N,) choices, (N, C) of several parts or (N, A) numbers for each seat.
 
         Raises:
-            BrokenEnvError: an environment raises, takes too long, or shows or pays what is no number.
-        RunError: the training reward of the user's own failed.
+            BrokenEnvError: an environment raises, takes too long, or returns an invalid observation or reward.
+            RunError: the user's training reward failed.
         """
         mask, count = self.turn.copy(), self.num_envs
         before = None if self.shaping is None else {seat: obs.copy() for seat, obs in self._obs.items()}
-        chosen = {seat: native(about.acts, actions[seat]) for seat, about in self._about.items()}
+        chosen = {seat: native(spec.action_space, actions[seat]) for seat, spec in self._seat_specs.items()}
         self._clock.begin()
-        self._paid = rewards = np.zeros(mask.shape)
-        ended = np.zeros(mask.shape, np.bool_)
-        done, cut = np.zeros((2, count), np.bool_)
+        self._rewards = rewards = np.zeros(mask.shape)
+        terminated = np.zeros(mask.shape, np.bool_)
+        done, truncated = np.zeros((2, count), np.bool_)
         self.actions[:] = -1
-        for column, seat, its in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
-            np.copyto(column, chosen[seat], casting="unsafe", where=its)
-        self._play(chosen, ended, done, cut)
-        self._check("step")
+        for column, seat, moves in zip(self.actions.T, self.seats, mask.T, strict=False):  # no columns: no choices
+            np.copyto(column, chosen[seat], casting="unsafe", where=moves)
+        self._play(chosen, terminated, done, truncated)
+        self._check_observations("step")
         self._clock.lap("engine")
         if not np.isfinite(rewards).all():
             n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
@@ -142,7 +142,7 @@ class PettingZooEnvs(Episodes):
         self._returns += rewards
         self._length += mask.any(axis=1)
         if before is not None:
-            rewards = self._shaped(before, chosen, rewards, mask)
+            rewards = self._shape_rewards(before, chosen, rewards, mask)
         if done.any():
             for seat, obs in self._obs.items():
                 self._final[seat][done] = obs[done]
@@ -151,79 +151,79 @@ class PettingZooEnvs(Episodes):
             observations=self._obs,
             final_observations=self._final,
             rewards=_by_seat(self.seats, rewards),
-            terminated=_by_seat(self.seats, ended),
+            terminated=_by_seat(self.seats, terminated),
             mask=_by_seat(self.seats, mask),
-            truncated=cut,
+            truncated=truncated,
             done=done,
         )
 
-    def _play(self, chosen: dict[str, Array], ended: Array, done: Array, cut: Array) -> None:
-        """Play one step of all games; writes down whose episode ended for good (N, A), which games are over (N,)."""
+    def _play(self, chosen: dict[str, Array], terminated: Array, done: Array, truncated: Array) -> None:
+        """Play one step of all games; writes ``terminated`` agents (N, A), and games ``done`` or ``truncated`` (N,)."""
         with self._limit:
-            for n, whose in enumerate(self.turn.tolist()):
-                taken = {seat: chosen[seat][n] for seat, its in zip(self.seats, whose, strict=True) if its}
-                if not taken:  # it is over
+            for n, flags in enumerate(self.turn.tolist()):
+                actions = {seat: chosen[seat][n] for seat, moves in zip(self.seats, flags, strict=True) if moves}
+                if not actions:  # it is over
                     continue
-                now = self._call(n, "step", taken)
-                self.played[n].append(taken)
-                for seat, good in now.ended.items():
-                    ended[n, self._places[seat]] = good
-                done[n], cut[n] = self._over(n, now)
+                result = self._call(n, "step", actions)
+                self.played[n].append(actions)
+                for seat, for_good in result.endings.items():
+                    terminated[n, self._places[seat]] = for_good
+                done[n], truncated[n] = self._episode_end(n, result)
 
-    def _over(self, n: int, now: Happened) -> tuple[bool, bool]:
-        """Return whether the episode of game ``n`` is over, and whether it was cut; a time limit pays what is owed."""
-        if not all(now.ended.values()):
-            self._was_cut[n] = True
-        late = self._late(n, now)
-        for seat, paid in now.owed.items() if late else ():
-            self._paid[n, self._places[seat]] += single("reward", paid)
-        return late or not now.turn, late or (not now.turn and bool(self._was_cut[n]))
+    def _episode_end(self, n: int, result: StepResult) -> tuple[bool, bool]:
+        """Return whether the episode of game ``n`` is over, and truncated; a time limit pays pending rewards."""
+        if not all(result.endings.values()):
+            self._any_truncated[n] = True
+        at_limit = self._reaches_limit(n, result)
+        for seat, reward in result.pending_rewards.items() if at_limit else ():
+            self._rewards[n, self._places[seat]] += single("reward", reward)
+        return at_limit or not result.turn, at_limit or (not result.turn and bool(self._any_truncated[n]))
 
-    def _late(self, n: int, now: Happened) -> bool:
-        """Return whether the time limit cuts the episode of game ``n`` after this step."""
-        return bool(now.turn) and self._length.item(n) + 1 >= self._most
+    def _reaches_limit(self, n: int, result: StepResult) -> bool:
+        """Return whether the time limit truncates the episode of game ``n`` after this step."""
+        return bool(result.turn) and self._length.item(n) + 1 >= self._max_steps
 
-    def _shaped(self, before: dict[str, Array], chosen: dict[str, Array], rewards: Array, mask: Array) -> Array:
-        """Return what is paid (N, A) by the training reward to who moved; to others nothing."""
+    def _shape_rewards(self, before: dict[str, Array], chosen: dict[str, Array], rewards: Array, mask: Array) -> Array:
+        """Return the training reward (N, A) of the seats that moved; 0 for others."""
         assert self.shaping is not None
-        paid = np.zeros(rewards.shape)
+        shaped = np.zeros(rewards.shape)
         for a, seat in enumerate(self.seats):
-            its = np.flatnonzero(mask[:, a])
-            infos = [{**self._infos[n].get(seat, {}), "agent": seat} for n in its]
-            seen, acts, after = before[seat][its], chosen[seat][its], self._obs[seat][its]
+            rows = np.flatnonzero(mask[:, a])
+            infos = [{**self._infos[n].get(seat, {}), "agent": seat} for n in rows]
+            obs, actions, next_obs = before[seat][rows], chosen[seat][rows], self._obs[seat][rows]
             try:
-                paid[its, a] = self.shaping(seen, acts, after, rewards[its, a], infos)
+                shaped[rows, a] = self.shaping(obs, actions, next_obs, rewards[rows, a], infos)
             except ConfigError as error:
                 raise RunError(str(error)) from error
-        return paid
+        return shaped
 
     def get_state(self) -> dict[str, Any]:
-        """Return the actions since each episode began: environments of strangers cannot be copied."""
+        """Return the actions since each episode began: environments of other packages cannot be copied."""
         return {**super().get_state(), "played": [list(rows) for rows in self.played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
+        """Restore a state of :meth:`get_state`: begins the same episodes again and plays the same actions.
 
         Raises:
             ValueError: a state of other environments.
         """
         super().set_state(state)
-        shown = [obs.copy() for obs in self._obs.values()]
+        saved = [obs.copy() for obs in self._obs.values()]
         self._begin(np.ones(self.num_envs, np.bool_))
         with self._limit:
             for n, rows in enumerate(state["played"]):
-                for taken in rows:
-                    self._was_cut[n] |= not all(self._call(n, "step", taken).ended.values())
+                for actions in rows:
+                    self._any_truncated[n] |= not all(self._call(n, "step", actions).endings.values())
                 self.played[n] = list(rows)
-        if any((now != then).any() for now, then in zip(self._obs.values(), shown, strict=True)):
+        if any((obs != saved_obs).any() for obs, saved_obs in zip(self._obs.values(), saved, strict=True)):
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
-        super().set_state(state)  # beginning counted from zero
+        super().set_state(state)  # the replay counted from zero
 
     def _arrays(self) -> list[Array]:
         return [*super()._arrays(), *self._obs.values(), *self._final.values()]
 
     def _winners(self, returns: Array) -> NDArray[np.int8]:
-        """Return the team (M,) with the largest sum of returns (M, A) of each episode, -1 where there are several."""
+        """Return the team (M,) with the largest sum of returns (M, A) of each episode, -1 if there are several."""
         if self.teams is None:
             return np.full(len(returns), -1, np.int8)
         sums = np.stack([returns[:, np.equal(self.teams, team)].sum(axis=1) for team in range(max(self.teams) + 1)])
@@ -236,70 +236,70 @@ class PettingZooEnvs(Episodes):
             return
         with self._limit:
             for n in np.flatnonzero(which).tolist():
-                self.played[n], self._was_cut[n] = [], False
-                now = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
-                if not now.turn:
+                self.played[n], self._any_truncated[n] = [], False
+                result = self._call(n, "reset", reset_seed(self._seed, self._first + n, int(self._episode[n])))
+                if not result.turn:
                     raise self._broken(n, "reset", "an episode that is over when it begins")
-        self._check("reset")
+        self._check_observations("reset")
         self._returns[which] = 0.0
         self._length[which] = 0
 
-    def _call(self, n: int, what: str, given: Any) -> Happened:
-        """Start environment ``n`` (by a seed) or let it play (actions), and write down what it shows and pays to whom.
+    def _call(self, n: int, call: str, argument: Any) -> StepResult:
+        """Reset environment ``n`` by a seed, or step it by actions, and record observations and rewards.
 
-        Raises:
-            BrokenEnvError: it fails, or its answer is none.
+        Raises ``BrokenEnvError``: it fails, or its answer is invalid.
         """
         game, seat = self.games[n], ""
         try:
             self._limit.calls += 1
-            now: Happened = begun(game, given) if what == "reset" else game.play(given)
-            # Who moved before sees by now what came of it: that is what a time limit goes on from.
-            shown = {**now.others(), **now.seen} if what == "step" and self._late(n, now) else now.seen
-            for seat, (obs, info) in shown.items():
-                if type(obs) is np.ndarray and obs.shape == self._plain[seat] and LEGAL not in info:
+            result: StepResult = start_episode(game, argument) if call == "reset" else game.play(argument)
+            observed = result.observations
+            if call == "step" and self._reaches_limit(n, result):  # values at the cut need the newest observations
+                observed = {**result.observe_others(), **observed}
+            for seat, (obs, info) in observed.items():
+                if type(obs) is np.ndarray and obs.shape == self._copied_shapes[seat] and LEGAL not in info:
                     self._obs[seat][n] = obs
                 else:
-                    self._about[seat].read(obs, info, self._obs[seat][n])
+                    self._seat_specs[seat].read(obs, info, self._obs[seat][n])
                 if self.shaping is not None:
                     self._infos[n][seat] = info
-            for seat, paid in now.paid.items() if what == "step" else ():
-                self._paid[n, self._places[seat]] = single("reward", paid)
-            for seat in now.turn:
-                if seat not in now.seen:
+            for seat, reward in result.rewards.items() if call == "step" else ():
+                self._rewards[n, self._places[seat]] = single("reward", reward)
+            for seat in result.turn:
+                if seat not in result.observations:
                     raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
-        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-            who = seat or (next(iter(given)) if what == "step" and len(given) == 1 else "")
-            raise self._broken(n, f"{what}: {who}" if who else what, mistake(error)) from error
-        self.turn[n] = [seat in now.turn for seat in self.seats]
-        if self._steady and what == "step" and not given.keys() >= set(now.turn):
-            late = min(set(now.turn) - given.keys(), key=self.seats.index)
-            wanted = f"a network without memory where agents come and go, as {late} does"
+        except (Exception, SystemExit) as error:  # untrusted code may raise anything
+            agent = seat or (next(iter(argument)) if call == "step" and len(argument) == 1 else "")
+            raise self._broken(n, f"{call}: {agent}" if agent else call, mistake(error)) from error
+        self.turn[n] = [seat in result.turn for seat in self.seats]
+        if self._every_step and call == "step" and not argument.keys() >= set(result.turn):
+            missing = min(set(result.turn) - argument.keys(), key=self.seats.index)
+            wanted = f"a network without memory where agents come and go, as {missing} does"
             raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
-        return now
+        return result
 
-    def _check(self, what: str) -> None:
-        """Check what all are shown after ``what``: one look at many environments takes as long as one at one."""
+    def _check_observations(self, call: str) -> None:
+        """Check all observations after ``call``: one check of many environments costs as much as of one."""
         for (seat, obs), turn in zip(self._obs.items(), self.turn.T, strict=True):
             bad = ~np.isfinite(obs).all(axis=1)
             if bad.any():
                 n = int(np.flatnonzero(bad)[0])
-                raise self._broken(n, f"{what}: {seat}", f"an observation of {obs[n][~np.isfinite(obs[n])][0]}")
-            if seat in self._parts:
-                flags = obs[:, -self._about[seat].legal :]
-                stuck = turn & ~np.add.reduceat(flags, self._parts[seat], axis=1).all(axis=1)
+                raise self._broken(n, f"{call}: {seat}", f"an observation of {obs[n][~np.isfinite(obs[n])][0]}")
+            if seat in self._mask_parts:
+                flags = obs[:, -self._seat_specs[seat].legal :]
+                stuck = turn & ~np.add.reduceat(flags, self._mask_parts[seat], axis=1).all(axis=1)
                 if stuck.any():
                     n = int(np.flatnonzero(stuck)[0])
-                    raise self._broken(n, f"{what}: {seat}", "no legal choice for who is to move")
+                    raise self._broken(n, f"{call}: {seat}", "no legal choice for who is to move")
 
-    def _broken(self, n: int, what: str, got: str) -> BrokenEnvError:
+    def _broken(self, n: int, call: str, got: str) -> BrokenEnvError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
-        return BrokenEnvError(failed(self.env_id, what, f"{got}, in {where}"))
+        return BrokenEnvError(failure_message(self.env_id, call, f"{got}, in {where}"))
 
 
 def _close(games: list[Game]) -> None:
     for game in games:
-        with suppress(Exception, SystemExit):  # of a stranger; it is let go in any case
+        with suppress(Exception, SystemExit):  # of untrusted code; it is released in any case
             game.close()
 
 
@@ -308,23 +308,23 @@ def _by_seat(seats: tuple[str, ...], columns: Array) -> dict[str, Array]:
 
 
 def kinds_of(seats: Mapping[str, Seat]) -> dict[str, str]:
-    """Return the kind of each seat: what its name begins with before a number, if all such seats see and do alike."""
+    """Return the kind of each seat: its name without a final number, if all such seats have the same spaces."""
     stems = {seat: re.sub(r"[_. ]*\d+$", "", seat) or "agent" for seat in seats}
-    alike = {stem: {str(seats[seat]) for seat in seats if stems[seat] == stem} for stem in stems.values()}
-    return {seat: stem if len(alike[stem]) == 1 else seat for seat, stem in stems.items()}
+    looks = {stem: {str(seats[seat]) for seat in seats if stems[seat] == stem} for stem in stems.values()}
+    return {seat: stem if len(looks[stem]) == 1 else seat for seat, stem in stems.items()}
 
 
 @dataclass(frozen=True)
 class ZooSpec(Seats):
-    """One game of PettingZoo's kind: an entry of ``tables.PLACES`` says how players are seated in it.
+    """One game of PettingZoo's kind: an entry of ``tables.PLACES`` has its seating rules.
 
     Args:
         env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
         teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
-        symmetric: groups of seats on which the same player can sit.
-        gaps, how: see :class:`PettingZooEnvs`.
-        swaps: who of such a group takes whose part is drawn anew for each game.
+        symmetric: groups of seats that the same player can play.
+        gaps, draw_mode: see :class:`PettingZooEnvs`.
+        swaps: roles in these groups are drawn anew for each game.
     """
 
     env_id: str
@@ -333,7 +333,7 @@ class ZooSpec(Seats):
     wins: bool
     symmetric: tuple[tuple[str, ...], ...] = ()
     gaps: bool = True
-    how: How | None = None
+    draw_mode: DrawMode | None = None
     swaps: bool = False
 
     @property
@@ -348,17 +348,17 @@ class ZooSpec(Seats):
         return self.teams[seat]
 
     def specs(self, learning: Iterable[str] = (), *, shared: bool = False) -> MultiAgentSpec:
-        """Return who is in the game; seats of a kind play one network if it is ``shared``."""
-        seats = described(self.env_id, self.env_args).seats
+        """Return agents, seats and teams; with ``shared``, seats of a kind play one network."""
+        seats = describe_game(self.env_id, self.env_args).seats
         modules = kinds_of(seats) if shared else {seat: seat for seat in seats}
         agents = tuple(
             AgentSpec(
-                *(seat, modules[seat], (seat,), seats[seat].space, flat_actions(seats[seat].acts)),
+                *(seat, modules[seat], (seat,), seats[seat].space, flat_actions(seats[seat].action_space)),
                 legal=seats[seat].legal,
                 image=seats[seat].image,
                 own=seats[seat],
             )
             for seat in learning
         )
-        names = tuple(dict.fromkeys(self.teams.values()))
-        return MultiAgentSpec(agents, self.seats, tuple(self.teams.values()), names, (), has_winner=self.wins)
+        team_names = tuple(dict.fromkeys(self.teams.values()))
+        return MultiAgentSpec(agents, self.seats, tuple(self.teams.values()), team_names, (), has_winner=self.wins)

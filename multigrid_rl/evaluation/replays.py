@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
-from multigrid_rl.envs.zoo import LIMIT, How, begun, open_game
+from multigrid_rl.envs.zoo import LIMIT, DrawMode, open_game, start_episode
 from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
@@ -153,7 +153,7 @@ class Shot(NamedTuple):
     drawn: Any  # text, or a picture (H, W, 3) uint8; None where it is not to be drawn
 
 
-def shots(game: ZooRecord, how: How, every: int = 1, build: Callable[..., Any] = open_game) -> Iterator[Shot]:
+def shots(game: ZooRecord, how: DrawMode, every: int = 1, build: Callable[..., Any] = open_game) -> Iterator[Shot]:
     """Play a record again; yield its start, every ``every``-th step and its last one, drawn.
 
     ``build`` makes its environment, an ``envs.zoo.Game``.
@@ -165,7 +165,7 @@ def shots(game: ZooRecord, how: How, every: int = 1, build: Callable[..., Any] =
     try:
         with closing(build(game.env_id, game.env_args, how)) as env:
             totals = dict.fromkeys(game.players, 0.0)
-            now = begun(env, reset_seed(game.seed, game.game, 0))
+            now = start_episode(env, reset_seed(game.seed, game.game, 0))
             yield Shot(0, {}, dict(totals), env.drawn(how))
             for t in range(1, game.steps + 1):
                 done = {seat: game.actions[seat][t - 1] for seat in now.turn}
@@ -174,7 +174,7 @@ def shots(game: ZooRecord, how: How, every: int = 1, build: Callable[..., Any] =
                 names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
                 now = env.play(taken)
                 late = bool(now.turn) and t == game.env_args.get(LIMIT)
-                for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
+                for seat, paid in [*now.rewards.items(), *(now.pending_rewards.items() if late else ())]:
                     totals[seat] += paid
                 over = late or not now.turn
                 if over != (t == game.steps):

@@ -50,7 +50,7 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
     architecture, own_weights = policy_of(source, kind, weights, agent, activation)
     card = {
         "name": output.name, "architecture": architecture, **signature(agent, None),
-        **({} if agent.own is None else agent.own.taken),
+        **({} if agent.own is None else agent.own.card_fields),
         "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
         "provenance": {"command": f"import-policy, {kind.name}"},
     }  # fmt: skip

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.particles import ParticleEnvs, plays
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
-from multigrid_rl.envs.zoo import Described, described
+from multigrid_rl.envs.zoo import GameDescription, describe_game
 from multigrid_rl.players.places import RulesText, SeatByAgent, SeatedKind
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
@@ -38,7 +38,7 @@ class PettingZoo(SeatedKind):
 
     @model_validator(mode="after")
     def _check_teams(self) -> PettingZoo:
-        descriptions = described(self.env_id, self.env_args).seats
+        descriptions = describe_game(self.env_id, self.env_args).seats
         listed = [seat for members in self.teams.values() for seat in members]
         if self.teams and sorted(listed) != sorted(descriptions):
             raise ValueError(expected("teams", f"each of {', '.join(descriptions)} once", ", ".join(listed)))
@@ -60,25 +60,25 @@ class PettingZoo(SeatedKind):
     def spec(self) -> ZooSpec:
         """The game."""
         team_of = {seat: team for team, members in self.teams.items() for seat in members}
-        teams = {seat: team_of.get(seat, seat) for seat in described(self.env_id, self.env_args).seats}
+        teams = {seat: team_of.get(seat, seat) for seat in describe_game(self.env_id, self.env_args).seats}
         wins = len(set(teams.values())) > 1 if self.outcome is None else self.outcome == "win"
         return ZooSpec(self.env_id, self.env_args, teams, wins, self.symmetric)
 
     @property
     def seated(self) -> dict[str, str | dict[str, float]]:
         """Player of each seat; by default a learner."""
-        return {**dict.fromkeys(described(self.env_id, self.env_args).seats, LEARN), **self.seats}
+        return {**dict.fromkeys(describe_game(self.env_id, self.env_args).seats, LEARN), **self.seats}
 
     @property
     def sharing(self) -> dict[str, str]:
         """Seat -> its kind, whose network a learner is, even if players fill the other seats of the kind."""
-        return kinds_of(described(self.env_id, self.env_args).seats)
+        return kinds_of(describe_game(self.env_id, self.env_args).seats)
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it imports torch
 
-        memory, info = config.model.recurrent, described(self.env_id, self.env_args)
+        memory, info = config.model.recurrent, describe_game(self.env_id, self.env_args)
         learning_seats, shaping = [info.seats[seat] for seat in self.learning], config.train.shaping
         legal, images = any(seat.legal for seat in learning_seats), all(seat.image for seat in learning_seats)
         for key, valid, wanted, got in (
@@ -103,7 +103,7 @@ class PettingZoo(SeatedKind):
             scheme=config.scheme,
         )
 
-    def _central(self, config: Any, info: Described) -> Iterator[tuple[str, bool, str, Any]]:
+    def _central(self, config: Any, info: GameDescription) -> Iterator[tuple[str, bool, str, Any]]:
         """Yield the requirements of central critics."""
         yield "scheme", not info.turns, f"dtde, as {self.env_id} has turns", config.scheme
         yield "model", config.model.name == "mlp", "mlp with scheme=ctde and this package", config.model.name
@@ -128,7 +128,7 @@ class ZooPlace(SeatByAgent):
     ) -> PettingZooEnvs:
         """Build games that show all their seats."""
         names = tuple(dict.fromkeys(game.teams.values()))
-        batched = plays(game.env_id, game.env_args) and not (game.swaps or game.how)
+        batched = plays(game.env_id, game.env_args) and not (game.swaps or game.draw_mode)
         return (ParticleEnvs if batched else PettingZooEnvs)(
             *(game.env_id, num_envs),
             env_args=game.env_args,
@@ -138,7 +138,7 @@ class ZooPlace(SeatByAgent):
             first=first,
             auto_reset=auto_reset,
             swapped=game.symmetric if game.swaps else (),
-            how=game.how,
+            draw_mode=game.draw_mode,
         )
 
     def of_league(self, game: ZooSpec) -> ZooSpec:

@@ -14,7 +14,7 @@ import numpy as np
 
 from multigrid_rl.envs.base import AGENT, reset_by
 from multigrid_rl.envs.gymnasium import make_env
-from multigrid_rl.envs.zoo import QUIET, Happened, How, open_game
+from multigrid_rl.envs.zoo import QUIET, DrawMode, StepResult, open_game
 from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games, record_of
 from multigrid_rl.evaluation.replays import EpisodeRecord, Shot, ZooRecord, choose, shots
 from multigrid_rl.evaluation.targets import Sides, Target
@@ -69,12 +69,12 @@ class OneSeat:
 
     agents, turns = (AGENT,), False
 
-    def __init__(self, env_id: str, env_args: dict[str, Any], how: How | None = None) -> None:
+    def __init__(self, env_id: str, env_args: dict[str, Any], how: DrawMode | None = None) -> None:
         os.environ.update({**QUIET, **os.environ})
         _draw_without_a_screen()
         self.env = make_env(env_id, env_args, render=how is not None)
         drawn = "rgb_array" in self.env.metadata.get("render_modes", ())
-        self.draws: dict[How, dict[str, Any]] = {"picture": {}} if drawn else {}
+        self.draws: dict[DrawMode, dict[str, Any]] = {"picture": {}} if drawn else {}
         self.fps = float(self.env.metadata.get("render_fps") or _USUAL_FPS)
         renderer = getattr(self.env.unwrapped, "mujoco_renderer", None)
         if how is not None and renderer is not None:
@@ -85,19 +85,19 @@ class OneSeat:
         """Return what it sees and what it does."""
         return self.env.observation_space, self.env.action_space
 
-    def start(self, seed: int) -> Happened:
+    def start(self, seed: int) -> StepResult:
         """Begin an episode."""
         seen, info = reset_by(self.env.reset, seed)
-        return Happened({AGENT: (seen, info)}, (AGENT,))
+        return StepResult({AGENT: (seen, info)}, (AGENT,))
 
-    def play(self, actions: dict[str, Any]) -> Happened:
+    def play(self, actions: dict[str, Any]) -> StepResult:
         """Play one step."""
         action = np.asarray(actions[AGENT], self.env.action_space.dtype)[()]
         seen, paid, ended, cut, info = self.env.step(action)
         turn = () if ended or cut else (AGENT,)
-        return Happened({AGENT: (seen, info)}, turn, {AGENT: float(paid)}, {AGENT: bool(ended)} if not turn else {})
+        return StepResult({AGENT: (seen, info)}, turn, {AGENT: float(paid)}, {AGENT: bool(ended)} if not turn else {})
 
-    def drawn(self, how: How) -> Any:  # noqa: ARG002 - pictures alone
+    def drawn(self, how: DrawMode) -> Any:  # noqa: ARG002 - pictures alone
         """Draw it as it stands."""
         return self.env.render()
 

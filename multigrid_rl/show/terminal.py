@@ -9,7 +9,7 @@ import typer
 from gymnasium import spaces
 
 from multigrid_rl.envs.pettingzoo import ZooSpec
-from multigrid_rl.envs.zoo import described, open_game
+from multigrid_rl.envs.zoo import describe_game, open_game
 from multigrid_rl.evaluation.replays import ZooRecord, zoo_record
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.places import place_of
@@ -28,14 +28,14 @@ def terminal(
 
     Raises ``ConfigError``: the game does not write itself as text.
     """
-    acts = described(spec.env_id, spec.env_args).seats[others.seat].acts
+    acts = describe_game(spec.env_id, spec.env_args).seats[others.seat].action_space
     try:
         open_game(spec.env_id, spec.env_args, "text")
         if not isinstance(acts, spaces.Discrete):
             raise ValueError(expected(others.seat, "Discrete actions", acts))
     except ValueError as error:
         raise ConfigError(f"{error}: it cannot be played in the terminal") from error
-    session = TerminalSession(replace(spec, how="text"), others, seed=seed)
+    session = TerminalSession(replace(spec, draw_mode="text"), others, seed=seed)
     return session, lambda: session.run(game_over), f"{QUIT} quits"
 
 
@@ -51,7 +51,7 @@ class TerminalSession:
         self.spec, self.others, self.seed, self.game = spec, others, seed, 0
         self.score, self.result = GameScore(), ""
         self.records: list[ZooRecord] = []
-        self._about = described(spec.env_id, spec.env_args).seats
+        self._about = describe_game(spec.env_id, spec.env_args).seats
 
     def run(self, game_over: Callable[["TerminalSession"], None]) -> None:
         """Play until the person quits; ``game_over`` is called after every game that has ended."""
@@ -87,10 +87,10 @@ class TerminalSession:
     def _names(self, env: Any, seat: str) -> dict[str, str]:
         """Return number -> name of the legal choices of a seat; of what is no single choice nothing."""
         about = self._about[seat]
-        if not isinstance(about.acts, spaces.Discrete):
+        if not isinstance(about.action_space, spaces.Discrete):
             return {}
-        legal = env.observations()[seat][0, -about.legal :] if about.legal else np.ones(about.acts.n)
-        numbers = (np.flatnonzero(legal) + about.acts.start).tolist()
+        legal = env.observations()[seat][0, -about.legal :] if about.legal else np.ones(about.action_space.n)
+        numbers = (np.flatnonzero(legal) + about.action_space.start).tolist()
         return {str(number): env.games[0].named(seat, number) for number in numbers}
 
     def _choice(self, names: dict[str, str]) -> int:
@@ -99,7 +99,7 @@ class TerminalSession:
         by_word = {**{name.lower(): number for number, name in names.items()}, **{number: number for number in names}}
         while (typed := _typed(f"{self.others.seat} ({listed}): ").lower()) not in by_word:
             typer.echo(expected("action", listed, shown(typed)))
-        return int(by_word[typed]) - int(self._about[self.others.seat].acts.start)
+        return int(by_word[typed]) - int(self._about[self.others.seat].action_space.start)
 
     def _finish(self, table: EpisodeTable, moves: list[dict[str, Any]]) -> None:
         who, spec = place_of(self.spec).who(self.spec), self.spec

@@ -126,7 +126,7 @@ def card_of(stage: Stage, module: str, config: RunConfig) -> dict[str, Any]:
         "name": f"{scenario.name}-{module}",
         "architecture": config.model.model_dump(mode="json"),
         **signature(agent, scenario.view_size),
-        **({} if agent.own is None else agent.own.taken),
+        **({} if agent.own is None else agent.own.card_fields),
         "scenario": scenario.name,
         "env": env_signature(scenario),
         "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from hostile_agents import ACTIONS, SIZE
 from multigrid_rl.envs.base import BrokenEnvError
-from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, described
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.files import installing
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import Gaussian, distribution_of
@@ -345,7 +345,7 @@ def test_pickled_factory_builds_what_it_announces(kind):
     ],
 )
 def test_rejects_unsupported_spaces(env_id, args, message):
-    for build in (lambda: described(env_id, args), lambda: GymnasiumFactory(env_id, 0, args).load()):
+    for build in (lambda: describe_env(env_id, args), lambda: GymnasiumFactory(env_id, 0, args).load()):
         with pytest.raises(ValueError, match=message) as caught:
             build()
         assert "\n" not in str(caught.value)
@@ -362,4 +362,4 @@ def test_names_command_for_missing_package(monkeypatch, env_id, module):
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
     told = f"^env_id: .* installed, got {env_id} without {module}: {installing('control')}$"
     with pytest.raises(ValueError, match=told):
-        described(env_id, {})
+        describe_env(env_id, {})

@@ -17,7 +17,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.farama import Choice
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, kinds_of
-from multigrid_rl.envs.zoo import described
+from multigrid_rl.envs.zoo import describe_game
 from multigrid_rl.text import ConfigError
 from strange_games import legal_actions
 
@@ -111,7 +111,7 @@ def test_start_in_which_nobody_is_to_move_is_drawn_again():
     ],
 )
 def test_names_of_agents_become_text_that_folders_and_metrics_take(names, seats, kinds):
-    about = described(LOOSE, {"names": names}).seats
+    about = describe_game(LOOSE, {"names": names}).seats
     assert list(about) == seats
     assert list(kinds_of(about).values()) == kinds
     assert played(LOOSE, names=names).drain_episodes().length.tolist() == [10] * 8

@@ -12,7 +12,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.pettingzoo import ZooSpec, kinds_of
-from multigrid_rl.envs.zoo import described
+from multigrid_rl.envs.zoo import describe_game
 from multigrid_rl.fast import compile_network
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
@@ -47,7 +47,7 @@ TICTACTOE = SOME["tictactoe"]
 
 def factory(env_id: str, seed: int = 5, **options) -> MatchFactory:
     args = options.pop("env_args", {})
-    teams = options.pop("teams", None) or {seat: seat for seat in described(env_id, args).seats}
+    teams = options.pop("teams", None) or {seat: seat for seat in describe_game(env_id, args).seats}
     spec = ZooSpec(env_id, args, teams, wins=True, gaps=options.pop("gaps", True))
     return MatchFactory(spec, {}, None, {}, seed, **options)
 
@@ -318,7 +318,7 @@ def test_card_keeps_what_is_legal():
 
 
 def test_seats_of_a_kind_are_those_that_see_and_do_alike():
-    seats = described(SOME["tag"], {}).seats
+    seats = describe_game(SOME["tag"], {}).seats
     kinds = {"adversary_0": "adversary", "adversary_1": "adversary", "adversary_2": "adversary", "agent_0": "agent"}
     assert kinds_of(seats) == kinds
     unlike = {**seats, "adversary_2": seats["agent_0"]}

@@ -46,14 +46,14 @@ ACTS = [
 
 
 def player_of(folder, seen=BOX, acts=ACTS[0], *, told=False, **model):
-    own = seat_of("env_id=Some-v0", seen, acts, told=told)
+    own = seat_of("env_id=Some-v0", seen, acts, masked=told)
     agent = AgentSpec(AGENT, AGENT, (AGENT,), own.space, flat_actions(acts), legal=own.legal, own=own)
     architecture = {"name": "mlp", "hidden": [8], "activation": "tanh", **model}
     net = network_of(agent, architecture, 1)
     env = {"package": "gymnasium", "env_id": "Some-v0"}
     about = {"name": "some", "architecture": architecture, "scenario": "gymnasium", "env": env, "provenance": {}}
     card = write_player(
-        folder, net.state_dict(), {**about, "seats": [AGENT], **signature(agent, None), **agent.own.taken}
+        folder, net.state_dict(), {**about, "seats": [AGENT], **signature(agent, None), **agent.own.card_fields}
     )
     player = FrozenPlayer.of(card, read_network(folder, read_card(folder)))
     player.env_seat = own

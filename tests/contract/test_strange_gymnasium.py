@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from multigrid_rl.envs.base import AGENT, BrokenEnvError, reset_seed
-from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, described
+from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
 from strange_games import legal_actions
@@ -119,7 +119,7 @@ def test_images_are_read_by_convolutions(monkeypatch):
 def test_too_large_images_name_what_makes_them_smaller(monkeypatch):
     env_id = register(monkeypatch, seen=spaces.Box(0, 255, (210, 160, 3), np.uint8))
     with pytest.raises(ValueError, match=r"at most 100,000 numbers \(.*ResizeObservation.*\), got 100,800"):
-        described(env_id, {})
+        describe_env(env_id, {})
 
 
 def test_text_in_dictionaries_is_left_out_with_a_word(monkeypatch, caplog):
@@ -133,7 +133,7 @@ def test_text_in_dictionaries_is_left_out_with_a_word(monkeypatch, caplog):
 def test_parts_that_cannot_be_flattened_are_named(monkeypatch):
     seen = spaces.Dict({"view": BOX, "graph": spaces.Graph(BOX, None), "list": spaces.Sequence(BOX)})
     with pytest.raises(ValueError, match=r"can be flattened \(an ObservationWrapper .*\), got graph, list"):
-        described(register(monkeypatch, seen=seen), {})
+        describe_env(register(monkeypatch, seen=seen), {})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_parts_that_cannot_be_flattened_are_named(monkeypatch):
 )
 def test_several_agents_are_pointed_to_the_other_kind(monkeypatch, acts):
     with pytest.raises(ValueError, match=r"of several agents: a ParallelEnv .*env_id=pettingzoo:MODULE:FUNCTION"):
-        described(register(monkeypatch, acts=acts), {})
+        describe_env(register(monkeypatch, acts=acts), {})
 
 
 def _like_sample(acts):
@@ -292,6 +292,6 @@ def test_render_mode_that_is_required_or_human_is_null(monkeypatch, kind, env_ar
     gymnasium.register("Shown-v0", kind)
     if (kind, env_args) == (Hidden, {}):
         with pytest.raises(ValueError, match=r"env_args: expected render_mode: null, as .* opens a window by itself"):
-            described("Shown-v0", env_args)
+            describe_env("Shown-v0", env_args)
     elif (kind, env_args) != (Strange, {"render_mode": None}):  # which takes no such argument
         assert GymnasiumEnvs("Shown-v0", 1, env_args=env_args).envs[0].render_mode is None
