@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
-from multigrid_rl.envs.base import bringing, reset_by
+from multigrid_rl.envs.base import install_command, reset_with_seed
 from multigrid_rl.envs.zoo import LIMIT, DrawMode, Game, Observations, StepResult
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -103,7 +103,7 @@ def _missing(name: str, error: ModuleNotFoundError) -> str:
     package = sys.modules.get(folder)
     if package is None:
         missing = str(error.name).partition(".")[0]
-        hint = f" ({bringing(missing)})"
+        hint = f" ({install_command(missing)})"
     else:
         hint = suggestion(module, [module_info.name for module_info in pkgutil.iter_modules(package.__path__)])
     return expected("env_id", "a module that is installed", f"{name}: {error}{hint}")
@@ -174,7 +174,7 @@ class Parallel(_Zoo):
 
     def start(self, seed: int) -> StepResult:
         """Begin an episode."""
-        observations, infos = reset_by(self.env.reset, seed)
+        observations, infos = reset_with_seed(self.env.reset, seed)
         self._last_actions: dict[Any, Any] = {}  # last action of each agent
         self._ended: set[Any] = set()  # agents that ended, though the environment still lists them
         return StepResult(self._pairs(observations, infos), self._turn())
@@ -215,7 +215,7 @@ class Turns(_Zoo):
 
     def start(self, seed: int) -> StepResult:
         """Begin an episode."""
-        reset_by(self.env.reset, seed)
+        reset_with_seed(self.env.reset, seed)
         return self._next()
 
     def play(self, actions: dict[str, Any]) -> StepResult:

@@ -1,7 +1,7 @@
-"""Every environment that is registered with Gymnasium, ``N`` side by side.
+"""Batches of ``N`` environments that are registered with Gymnasium.
 
-One agent, ``agent_0``, plays each of them. It sees a vector of floats, at whose end stand flags of the legal choices
-where the environment tells them (:class:`~multigrid_rl.envs.zoo.Seat`); its action is one choice, several, or a vector.
+One agent, ``agent_0``, plays each of them. It sees a vector of floats, which ends with flags of the legal choices if
+the environment has them (:class:`~multigrid_rl.envs.zoo.Seat`); its action is one choice, several, or a vector.
 """
 
 import importlib
@@ -24,16 +24,16 @@ from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import (
     AGENT,
     TEAM,
-    TRIED,
+    TRIAL_STEPS,
     BrokenEnvError,
-    OwnReward,
     SingleAgentEnvs,
-    bringing,
+    UserReward,
     flat_actions,
+    install_command,
     native,
-    reset_by,
-    single,
-    unfit_actions,
+    one_number,
+    reset_with_seed,
+    unsupported_actions,
 )
 from multigrid_rl.envs.zoo import LEGAL, LIMIT, Seat, seat_of
 from multigrid_rl.tables import BATCHED, find, has
@@ -42,18 +42,18 @@ from multigrid_rl.trust import look_in_working_folder, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
-#: What an environment answers.
+#: Form of an environment's answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
     """Build one environment.
 
-    Raises ``ValueError``: one line naming the key and what is wrong: an unknown id, a package that is missing,
-    arguments that the environment does not take, or actions that no network here fills.
+    Raises ``ValueError``: one line with the key and the mistake: an unknown id, a missing package, unsupported
+    arguments, or actions that our networks cannot fill.
     """
-    env = _made(env_id, env_args, render=render)
-    wanted = unfit_actions(env.action_space)
+    env = _make_registered(env_id, env_args, render=render)
+    wanted = unsupported_actions(env.action_space)
     if wanted:
         several = " (of several agents: a ParallelEnv around it, env_id=pettingzoo:MODULE:FUNCTION, docs/games.md)"
         wanted += several if isinstance(env.action_space, spaces.Tuple | spaces.Dict) else ""
@@ -61,7 +61,7 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
     return env
 
 
-def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
+def _make_registered(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
     if env_args.get("render_mode") is not None:  # a window would end a process without a screen
         wanted = "no render_mode (`multigrid-rl video` and `report` draw)"
         raise ValueError(expected("env_args", wanted, env_args["render_mode"]))
@@ -71,9 +71,9 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
     try:
         if colon:
             importlib.import_module(module)
-        with warnings.catch_warnings():  # coloured, and before the one line that refuses it
+        with warnings.catch_warnings():  # it would stand before our one line
             warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
-            env = _built(env_id, env_args, render=render)
+            env = _build(env_id, env_args, render=render)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
     except SyntaxError as error:
@@ -83,10 +83,10 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
     except gymnasium.error.Error as error:
         got = f"{env_id}{suggestion(env_id, gymnasium.registry)}: {error}"
         raise ValueError(expected("env_id", "the id of a registered environment", got)) from error
-    # An environment checks its arguments as it likes; MuJoCo's say ValueError or OSError of a model file.
+    # Environments check their arguments in their own ways; MuJoCo's raise ValueError or OSError for a model file.
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+    except (Exception, SystemExit) as error:  # untrusted code may raise anything
         raise ValueError(
             expected("env_id", "an environment that can be made", f"{env_id}: {mistake(error)}")
         ) from error
@@ -97,24 +97,24 @@ def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.E
     return env
 
 
-def _built(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
-    """Build an environment with its own arguments, also where ``gymnasium.make`` has one that is called alike."""
-    most, args = env_args.get(LIMIT), {key: value for key, value in env_args.items() if key != LIMIT}
+def _build(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
+    """Build an environment with its arguments, also if ``gymnasium.make`` has one of the same name."""
+    limit, args = env_args.get(LIMIT), {key: value for key, value in env_args.items() if key != LIMIT}
     spec = gymnasium.registry.get(env_id.rpartition(":")[2])
     if spec is None:  # known under another version, or not at all
-        return gymnasium.make(env_id, max_episode_steps=most, disable_env_checker=True, **args)
-    kwargs, takes = {**spec.kwargs, **args}, _parameters(spec.entry_point)
-    if most is not None and LIMIT in takes:
-        kwargs[LIMIT] = most
-    if render or "render_mode" in {*takes, *kwargs}:
+        return gymnasium.make(env_id, max_episode_steps=limit, disable_env_checker=True, **args)
+    kwargs, parameters = {**spec.kwargs, **args}, _parameters(spec.entry_point)
+    if limit is not None and LIMIT in parameters:
+        kwargs[LIMIT] = limit
+    if render or "render_mode" in {*parameters, *kwargs}:
         kwargs["render_mode"] = "rgb_array" if render else None
-    # Whether it is reset before it is stepped need not be asked at every step: it is.
+    # No check in each step that it was reset before: it was.
     spec = replace(spec, kwargs=kwargs, order_enforce=False)
-    return gymnasium.make(spec, max_episode_steps=most, disable_env_checker=True)
+    return gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True)
 
 
 def _parameters(entry_point: Any) -> Collection[str]:
-    """Return the names of what an environment is built with, as far as they can be known."""
+    """Return the names of an environment's parameters; empty if they cannot be found."""
     build = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     try:
         return inspect.signature(build).parameters
@@ -123,69 +123,69 @@ def _parameters(entry_point: Any) -> Collection[str]:
 
 
 def describe_env(env_id: str, env_args: dict[str, Any]) -> Seat:
-    """Build an environment, reset it and step it once; returns what its agent sees and does.
+    """Build an environment, reset it and step it once; returns the observations and actions of its agent.
 
-    Raises ``ValueError``: see :func:`make_env`; it cannot, answers something else, or shows what no network here reads.
+    Raises ``ValueError``: see :func:`make_env`; it fails, answers in another form, or with unsupported observations.
     """
     env, key = make_env(env_id, env_args), f"env_id={env_id}"
     env.action_space.seed(0)
-    obs, info = _answer(env_id, "reset", lambda: reset_by(env.reset, 0))
+    obs, info = _answer(env_id, "reset", lambda: reset_with_seed(env.reset, 0))
     flags = (obs if isinstance(obs, Mapping) else info).get(LEGAL)
-    again, reward, *ended, after = _answer(env_id, "step", lambda: env.step(_tried(env.action_space, flags)))
-    told = any(LEGAL in said for said in (info, after))
-    seat = seat_of(key, env.observation_space, env.action_space, masked=told)
+    next_obs, reward, *ends, next_info = _answer(env_id, "step", lambda: env.step(_trial(env.action_space, flags)))
+    masked = any(LEGAL in infos for infos in (info, next_info))
+    seat = seat_of(key, env.observation_space, env.action_space, masked=masked)
     env.close()
-    numbers = zip(("reward", "terminated", "truncated"), (reward, *ended), strict=True)
-    for call, seen, said, told_of in (("reset", obs, info, ()), ("step", again, after, numbers)):
+    numbers = zip(("reward", "terminated", "truncated"), (reward, *ends), strict=True)
+    for call, sample, infos, results in (("reset", obs, info, ()), ("step", next_obs, next_info, numbers)):
         try:
-            seat.read(seen, said, np.zeros(seat.size, np.float32))
-            for what, value in told_of:
-                single(what, value)
-        except (Exception, SystemExit) as error:  # of its space's own code, too
+            seat.read(sample, infos, np.zeros(seat.size, np.float32))
+            for name, value in results:
+                one_number(name, value)
+        except (Exception, SystemExit) as error:  # its space may have untrusted code, too
             raise ValueError(f"{key}: {call}: {mistake(error)}") from error
     return seat
 
 
-def _tried(acts: spaces.Space[Any], flags: Any) -> Any:
-    """Return a random action, or the first one of those that ``flags`` allow."""
+def _trial(space: spaces.Space[Any], flags: Any) -> Any:
+    """Return a random action, or the first one that ``flags`` allow."""
     if flags is None:
-        return acts.sample()
+        return space.sample()
     flat = np.concatenate(flags) if isinstance(flags, tuple) else np.asarray(flags).reshape(-1)
-    parts = np.split(flat, np.cumsum(flat_actions(acts).nvec)[:-1])
-    return native(acts, np.array([[part.argmax() for part in parts]]))[0]
+    parts = np.split(flat, np.cumsum(flat_actions(space).nvec)[:-1])
+    return native(space, np.array([[part.argmax() for part in parts]]))[0]
 
 
 def _answer(env_id: str, call: str, ask: Callable[[], Any]) -> Any:
-    """Return what an environment answers. Raises ``ValueError``: it fails, or that is something else."""
+    """Return an environment's answer. Raises ``ValueError``: it fails, or answers in another form."""
     try:
         answer = ask()
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-        raise ValueError(_failed(env_id, call, mistake(error))) from error
+    except (Exception, SystemExit) as error:  # untrusted code may raise anything
+        raise ValueError(_failure(env_id, call, mistake(error))) from error
     if not isinstance(answer, tuple) or len(answer) != ANSWERS[call].count(",") + 1:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
-        raise ValueError(_failed(env_id, call, got))
+        raise ValueError(_failure(env_id, call, got))
     return answer
 
 
-def _failed(env_id: str, call: str, got: str) -> str:
+def _failure(env_id: str, call: str, got: str) -> str:
     return expected(f"env_id={env_id}: {call}", ANSWERS[call], got)
 
 
 def _missing(env_id: str, error: Exception) -> str:
-    """Say what to install: Gymnasium's own advice is an extra that builds Box2D from source."""
+    """Return what to install: Gymnasium's advice is an extra that builds Box2D from source."""
     name = str(getattr(error.__cause__ or error, "name", None) or "").partition(".")[0]
     module, colon, _ = env_id.partition(":")
     if not name or (colon and module.partition(".")[0] == name):
         return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
-    got = f"{env_id} without {name}: {bringing(name)}"
+    got = f"{env_id} without {name}: {install_command(name)}"
     return expected("env_id", "an environment whose packages are installed", got)
 
 
 class GymnasiumEnvs(SingleAgentEnvs):
     """``num_envs`` environments of one id; implements ``types.BatchedEnv``.
 
-    What environment ``k`` does follows from ``seed``, ``k``, the number of its episode and the actions alone, as far as
-    the environment keeps Gymnasium's seeding. Raises ``ValueError``: see :func:`described`.
+    ``seed``, ``k``, the number of its episode and the actions determine environment ``k``, if it follows Gymnasium's
+    rules of seeding. Raises ``ValueError``: see :func:`described`.
     """
 
     def __init__(
@@ -198,16 +198,16 @@ class GymnasiumEnvs(SingleAgentEnvs):
         first: int = 0,
         seat: Seat | None = None,
     ) -> None:
-        self._about = about = seat or describe_env(env_id, env_args or {})
+        self._seat = seat = seat or describe_env(env_id, env_args or {})
         # Not Gymnasium's SyncVectorEnv: it collects info dictionaries that are not read, a fifth of CartPole's time.
         self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
-        super().__init__(env_id, num_envs, about.action_space, about.size, first)
-        self._plain = about.copied_shape
+        super().__init__(env_id, num_envs, seat.action_space, seat.size, first)
+        self._copied_shape = seat.copied_shape
         self._played: list[list[Any]] = [[] for _ in range(num_envs)]
         self.reset(seed)
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step, see ``SingleAgentEnvs``. Raises ``BrokenEnvError`` also where no choice is legal."""
+        """Play one step, see ``SingleAgentEnvs``. Raises ``BrokenEnvError`` also if no choice is legal."""
         step = super().step(actions)
         self._check_legal("step")
         return step
@@ -217,77 +217,77 @@ class GymnasiumEnvs(SingleAgentEnvs):
         self._check_legal("reset")
 
     def _check_legal(self, call: str) -> None:
-        if self._about.legal:
-            flags = self._obs[:, -self._about.legal :]
-            stuck = ~np.add.reduceat(flags, self._about.parts, axis=1).all(axis=1)
+        if self._seat.legal:
+            flags = self._obs[:, -self._seat.legal :]
+            stuck = ~np.add.reduceat(flags, self._seat.parts, axis=1).all(axis=1)
             if stuck.any():
                 where = f"environment {self._first + int(np.flatnonzero(stuck)[0])}"
-                raise BrokenEnvError(_failed(self.env_id, call, f"{LEGAL} without a legal choice in {where}"))
+                raise BrokenEnvError(_failure(self.env_id, call, f"{LEGAL} without a legal choice in {where}"))
 
-    def _show(self, obs: Any, info: Any, row: NDArray[Any]) -> None:
+    def _read(self, obs: Any, info: Any, row: NDArray[Any]) -> None:
         """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
-        if LEGAL in info and not self._about.legal:
+        if LEGAL in info and not self._seat.legal:
             raise ConfigError(expected(LEGAL, "from the first step of an episode on", "none there"))
-        self._about.read(obs, info, row)
+        self._seat.read(obs, info, row)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the actions since each episode began: environments of strangers cannot be copied."""
+        """Return the actions since each episode began: environments of other packages cannot be copied."""
         return {**super().get_state(), "played": [list(rows) for rows in self._played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
+        """Restore a state of :meth:`get_state`: begins the same episodes again and plays the same actions.
 
         Raises ``ValueError``: a state of other environments.
         """
         super().set_state(state)
-        shown = self._obs
+        saved = self._obs
         self._begin(np.ones(self.num_envs, np.bool_))
         for k, (env, rows) in enumerate(zip(self.envs, state["played"], strict=True)):
             try:
-                for action in rows:  # copies: they may be changed where they are used
+                for action in rows:  # copies: the environment may change them
                     obs, *_, info = env.step(copy(action))
                 if rows:
-                    self._show(obs, info, self._obs[k])
-            except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-                raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
+                    self._read(obs, info, self._obs[k])
+            except (Exception, SystemExit) as error:  # untrusted code may raise anything
+                raise BrokenEnvError(_failure(self.env_id, "step", mistake(error))) from error
             self._played[k] = list(rows)
-        if (self._obs != shown).any():
+        if (self._obs != saved).any():
             LOG.warning(
                 "env_id=%s: played again, it shows something else: the run goes on, but not exactly", self.env_id
             )
-        super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # beginning counted from zero
+        super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # the replay counted from zero
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         obs, rewards = np.empty(self._obs.shape), np.empty(self.num_envs)
         terminated, truncated = np.empty((2, self.num_envs), np.bool_)
-        # As its space draws them: numpy's scalars and arrays; copies, as an environment may change what it was given.
-        rows, plain = [*actions], self._plain
-        given = rows if actions.ndim == 1 else actions.copy()
+        # Numpy's scalars and arrays, as its space samples them; copies, as an environment may change them.
+        rows, copied_shape = [*actions], self._copied_shape
+        copies = rows if actions.ndim == 1 else actions.copy()
         try:
-            for k, (env, action, kept) in enumerate(zip(self.envs, given, rows, strict=True)):
-                seen, reward, ended, cut, info = env.step(action)
+            for k, (env, action, recorded) in enumerate(zip(self.envs, copies, rows, strict=True)):
+                observed, reward, end, time_limit, info = env.step(action)
                 self._infos[k] = info
-                if type(seen) is np.ndarray and seen.shape == plain and LEGAL not in info:
-                    obs[k] = seen
+                if type(observed) is np.ndarray and observed.shape == copied_shape and LEGAL not in info:
+                    obs[k] = observed
                 else:
-                    self._show(seen, info, obs[k])
-                rewards[k] = reward if isinstance(reward, float) else single("reward", reward)
-                terminated[k] = ended if isinstance(ended, bool) else single("terminated", ended)
-                truncated[k] = cut if isinstance(cut, bool) else single("truncated", cut)
-                self._played[k].append(kept)
-        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-            raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
+                    self._read(observed, info, obs[k])
+                rewards[k] = reward if isinstance(reward, float) else one_number("reward", reward)
+                terminated[k] = end if isinstance(end, bool) else one_number("terminated", end)
+                truncated[k] = time_limit if isinstance(time_limit, bool) else one_number("truncated", time_limit)
+                self._played[k].append(recorded)
+        except (Exception, SystemExit) as error:  # untrusted code may raise anything
+            raise BrokenEnvError(_failure(self.env_id, "step", mistake(error))) from error
         return obs, rewards, terminated, truncated
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
-        rows = np.empty((len(seeds), self._about.size))
+        rows = np.empty((len(seeds), self._seat.size))
         try:
             for row, (k, seed) in zip(rows, seeds.items(), strict=True):
                 self._played[k] = []
-                seen, info = reset_by(self.envs[k].reset, seed)
-                self._show(seen, info, row)
-        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-            raise BrokenEnvError(_failed(self.env_id, "reset", mistake(error))) from error
+                observed, info = reset_with_seed(self.envs[k].reset, seed)
+                self._read(observed, info, row)
+        except (Exception, SystemExit) as error:  # untrusted code may raise anything
+            raise BrokenEnvError(_failure(self.env_id, "reset", mistake(error))) from error
         return rows
 
 
@@ -307,39 +307,39 @@ class GymnasiumFactory(EnvFactory):
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the environments: one agent. Raises ``ConfigError``: see :func:`make_env`."""
+        """The only agent. Raises ``ConfigError``: see :func:`make_env`."""
         try:
             seat = describe_env(self.env_id, self.env_args)
         except ValueError as error:
             raise ConfigError(f"scenario.{error}") from error
-        reads = seat.space if seat.pixels or seat.legal else spaces.flatten_space(seat.observation_space)
-        acts = flat_actions(seat.action_space)
-        agent = AgentSpec(AGENT, AGENT, (AGENT,), reads, acts, legal=seat.legal, image=seat.image, own=seat)
+        observations = seat.space if seat.pixels or seat.legal else spaces.flatten_space(seat.observation_space)
+        actions = flat_actions(seat.action_space)
+        agent = AgentSpec(AGENT, AGENT, (AGENT,), observations, actions, legal=seat.legal, image=seat.image, own=seat)
         return MultiAgentSpec(
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False
         )
 
     def check_reward(self) -> None:
-        """Try the training reward of the user's own in random steps. Raises ``ConfigError``: it cannot be used."""
+        """Try the user's training reward in random steps. Raises ``ConfigError``: it cannot be used."""
         if self.shaping:
-            envs, acts = self.build(1, 0), self.specs.agents[0].action_space
-            acts.seed(0)
+            envs, action_space = self.build(1, 0), self.specs.agents[0].action_space
+            action_space.seed(0)
             try:
-                for _ in range(TRIED):
-                    envs.step({AGENT: acts.sample()[None]})
+                for _ in range(TRIAL_STEPS):
+                    envs.step({AGENT: action_space.sample()[None]})
             except RunError as error:
                 raise ConfigError(str(error)) from error
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
-        """Build environments number ``first`` to ``first + num_envs - 1``, by a faster way where there is one."""
+        """Build environments number ``first`` to ``first + num_envs - 1``, batched if there is a faster way."""
         envs = self._environments(num_envs, first)
-        envs.shaping = OwnReward(self.shaping) if self.shaping else None
+        envs.shaping = UserReward(self.shaping) if self.shaping else None
         return envs
 
     def _environments(self, num_envs: int, first: int) -> SingleAgentEnvs:
         spec = gymnasium.registry.get(self.env_id)
         if spec is not None and has(BATCHED, str(spec.entry_point)):
-            env = make_env(self.env_id, self.env_args)  # it says which package is missing
+            env = make_env(self.env_id, self.env_args)  # reports a missing package
             envs: SingleAgentEnvs | None = find(BATCHED, str(spec.entry_point))(env, num_envs, self.seed, first)
             if envs is not None:
                 return envs
@@ -359,6 +359,6 @@ class Gymnasium(EnvironmentKind):
     env_args: dict[str, Any]
     agents: OneAgent
 
-    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - no seated players
         """Return the recipe for a run's environments."""
         return GymnasiumFactory(self.env_id, config.seed, self.env_args, config.train.shaping)

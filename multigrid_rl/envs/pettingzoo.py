@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, reset_seed, single
+from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, one_number, reset_seed
 from multigrid_rl.envs.zoo import (
     LEGAL,
     LIMIT,
@@ -176,7 +176,7 @@ class PettingZooEnvs(Episodes):
             self._any_truncated[n] = True
         at_limit = self._reaches_limit(n, result)
         for seat, reward in result.pending_rewards.items() if at_limit else ():
-            self._rewards[n, self._places[seat]] += single("reward", reward)
+            self._rewards[n, self._places[seat]] += one_number("reward", reward)
         return at_limit or not result.turn, at_limit or (not result.turn and bool(self._any_truncated[n]))
 
     def _reaches_limit(self, n: int, result: StepResult) -> bool:
@@ -264,7 +264,7 @@ class PettingZooEnvs(Episodes):
                 if self.shaping is not None:
                     self._infos[n][seat] = info
             for seat, reward in result.rewards.items() if call == "step" else ():
-                self._rewards[n, self._places[seat]] = single("reward", reward)
+                self._rewards[n, self._places[seat]] = one_number("reward", reward)
             for seat in result.turn:
                 if seat not in result.observations:
                     raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import TimeLimit, flat_actions, reset_seed, unfit_actions
+from multigrid_rl.envs.base import TimeLimit, flat_actions, reset_seed, unsupported_actions
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import mistake
@@ -253,7 +253,7 @@ def seat_of(key: str, observations: spaces.Space[Any], actions: spaces.Space[Any
     if isinstance(observations, spaces.Dict) and LEGAL in observations.spaces:
         rest = {name: space for name, space in observations.items() if name != LEGAL}
         inner_key, observations = next(iter(rest.items())) if len(rest) == 1 else (" ", spaces.Dict(rest))
-    wanted = unfit_actions(actions)
+    wanted = unsupported_actions(actions)
     if wanted:
         raise ValueError(expected(key, wanted, actions))
     if not getattr(observations, "is_np_flattenable", False) or isinstance(observations, spaces.Text):

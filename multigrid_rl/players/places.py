@@ -25,7 +25,7 @@ from multigrid_rl.types import (
 )
 
 if TYPE_CHECKING:
-    from multigrid_rl.envs.base import OwnReward
+    from multigrid_rl.envs.base import UserReward
     from multigrid_rl.players.cards import Card
     from multigrid_rl.players.match import SeatsEnv
 
@@ -165,22 +165,22 @@ class SeatByAgent:
         game: Any,  # noqa: ARG002 - it is a function of one agent's step in any
         name: str | None,
         bonus: dict[str, dict[str, float]],  # noqa: ARG002 - there are no events
-    ) -> OwnReward | None:
+    ) -> UserReward | None:
         """Return a function of one step of one agent."""
-        from multigrid_rl.envs.base import OwnReward  # noqa: PLC0415
+        from multigrid_rl.envs.base import UserReward  # noqa: PLC0415
 
-        return OwnReward(name) if name else None
+        return UserReward(name) if name else None
 
     def try_reward(self: Any, game: Any, name: str) -> None:
         """Play some random steps with a training reward. Raises ``ConfigError``: it cannot be used."""
-        from multigrid_rl.envs.base import TRIED, OwnReward  # noqa: PLC0415
+        from multigrid_rl.envs.base import TRIAL_STEPS, UserReward  # noqa: PLC0415
         from multigrid_rl.players.match import Match  # noqa: PLC0415
 
         players = {seat: self.scripted(game, RandomLegal.name, seat) for seat in game.seats}
         match = Match(self.environment(game, 1, seed=0, first=0), {s: game.team_of(s) for s in game.seats}, players)
-        match.env.shaping = OwnReward(name)
+        match.env.shaping = UserReward(name)
         try:
-            for _ in range(TRIED):
+            for _ in range(TRIAL_STEPS):
                 match.step({})
         except RunError as error:
             raise ConfigError(str(error)) from error

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from multigrid_rl.envs.base import AGENT, reset_by
+from multigrid_rl.envs.base import AGENT, reset_with_seed
 from multigrid_rl.envs.gymnasium import make_env
 from multigrid_rl.envs.zoo import QUIET, DrawMode, StepResult, open_game
 from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games, record_of
@@ -87,7 +87,7 @@ class OneSeat:
 
     def start(self, seed: int) -> StepResult:
         """Begin an episode."""
-        seen, info = reset_by(self.env.reset, seed)
+        seen, info = reset_with_seed(self.env.reset, seed)
         return StepResult({AGENT: (seen, info)}, (AGENT,))
 
     def play(self, actions: dict[str, Any]) -> StepResult:

@@ -18,17 +18,17 @@ Array = NDArray[np.float64]
 
 
 class Body:
-    """What is seen of a body and paid to it, for many at a time; this one is HalfCheetah's.
+    """Observations and rewards of one kind of body, for a batch; this class is HalfCheetah's.
 
-    The formulas are those of ``gymnasium.envs.mujoco.*_v5``, in the same order of operations; their numbers are read
-    from an environment that was built, so all its arguments count.
+    The formulas are those of ``gymnasium.envs.mujoco.*_v5``, in the same order of operations; their constants come
+    from a built environment, so all its arguments count.
     """
 
-    #: Arrays of ``MjData`` that are read after every step, beside positions and velocities.
+    #: Arrays of ``MjData`` that are read after every step, in addition to positions and velocities.
     reads: tuple[str, ...] = ()
     #: Whether forces between bodies are computed after a step.
     forces = False
-    #: Numbers of an episode beside its physics: :meth:`begin`; they come last in what is read.
+    #: Length of an episode's state outside of physics, see :meth:`begin`; it is the last array that is read.
     task_state_size = 0
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -45,7 +45,7 @@ class Body:
         return qpos, np.asarray(env.init_qvel + scale * rng.standard_normal(self.model.nv))
 
     def begin(self, rng: np.random.Generator) -> Array:  # noqa: ARG002
-        """Return what a fresh episode has beside its physics (``task_state_size``,)."""
+        """Return a fresh episode's state outside of physics (``task_state_size``,)."""
         return np.zeros(self.task_state_size)
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:  # noqa: ARG002
@@ -53,24 +53,24 @@ class Body:
         return np.concatenate((qpos[:, self.skipped :], qvel), axis=1)
 
     def position(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
-        """Return how far each body is (N,), or where (N, 3)."""
+        """Return the forward position (N,) of each body, or its position (N, 3)."""
         return np.array(qpos[:, 0])
 
     def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_] | None:  # noqa: ARG002
-        """Return which bodies stand (N,); ``None``: nothing is said of that."""
+        """Return which bodies stand (N,); ``None``: the kind has no such condition."""
         return None
 
     def cost(self, actions: NDArray[Any], read: list[Array]) -> NDArray[Any]:  # noqa: ARG002
-        """Return what the actions (N, A), as they came, and contacts cost (N,)."""
+        """Return the cost (N,) of unclipped actions (N, A) and of contacts."""
         weight: float = self.env._ctrl_cost_weight
         return np.asarray(weight * np.sum(np.square(actions), axis=1))
 
     def reward_and_termination(
         self, moved: Array, actions: NDArray[Any], state: tuple[Array, Array], read: list[Array]
     ) -> tuple[Array, NDArray[np.bool_]]:
-        """Return rewards and terminations (N,) of bodies that ``moved`` so far in one step and are in ``state`` now.
+        """Return rewards and terminations (N,) for the distance ``moved`` in one step and the ``state`` after it.
 
-        Goals that are reached change.
+        Reached goals are replaced.
         """
         env = self.env
         rewards = env._forward_reward_weight * (moved / env.dt)
@@ -82,7 +82,7 @@ class Body:
 
 
 class Walker(Body):
-    """Walker2d: stands between two heights and two angles; shown velocities are clipped."""
+    """Walker2d: stands between two heights and two angles; observed velocities are clipped."""
 
     def noise(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return positions and velocities of a fresh episode."""
@@ -110,29 +110,29 @@ class Hopper(Walker):
 
 
 class Humanoid(Walker):
-    """Humanoid: its centre of mass moves, and contacts cost; what its observation holds is chosen by its arguments."""
+    """Humanoid: moves by its centre of mass, and contacts cost; its arguments choose parts of the observation."""
 
-    SEEN = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+    PARTS = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self.skipped *= 2
-        own = self.env
-        self.shown = tuple(name for name in self.SEEN if getattr(own, f"_include_{name}_in_observation"))
+        env = self.env
+        self.included = tuple(name for name in self.PARTS if getattr(env, f"_include_{name}_in_observation"))
         # A fall onto the ground costs up to 10, a step upright mostly nothing: 3 % of what random actions are paid.
-        self.forces = bool(own._contact_cost_weight) or "cfrc_ext" in self.shown
-        self.reads = tuple(dict.fromkeys(("xipos", *self.shown, *(("cfrc_ext",) if self.forces else ()))))
+        self.forces = bool(env._contact_cost_weight) or "cfrc_ext" in self.included
+        self.reads = tuple(dict.fromkeys(("xipos", *self.included, *(("cfrc_ext",) if self.forces else ()))))
         self._mass = self.model.body_mass[:, None]
-        self._offsets = {name: 6 if name == "qfrc_actuator" else 1 for name in self.SEEN}
+        self._offsets = {name: 6 if name == "qfrc_actuator" else 1 for name in self.PARTS}
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
         """Return the observations (N, D)."""
         known = dict(zip(self.reads, read, strict=True))
-        parts = [known[name][:, self._offsets[name] :].reshape(len(qpos), -1) for name in self.shown]
+        parts = [known[name][:, self._offsets[name] :].reshape(len(qpos), -1) for name in self.included]
         return np.concatenate((qpos[:, self.skipped :], qvel, *parts), axis=1)
 
     def position(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
-        """Return how far each body's centre of mass is (N,)."""
+        """Return the forward position (N,) of each body's centre of mass."""
         centre = np.sum(self._mass * read[0], axis=1) / np.sum(self._mass)
         return np.asarray(centre[:, 0])
 
@@ -141,7 +141,7 @@ class Humanoid(Walker):
         return _within(qpos[:, 2], self.env._healthy_z_range)
 
     def cost(self, actions: NDArray[Any], read: list[Array]) -> NDArray[Any]:
-        """Return what the actions (N, A) and contacts cost (N,)."""
+        """Return the cost (N,) of actions (N, A) and contacts."""
         control = super().cost(actions.astype(np.float64), read)
         if not self.forces:
             return control
@@ -151,49 +151,49 @@ class Humanoid(Walker):
 
 
 class Follower(Humanoid):
-    """``Walker-v0``: a humanoid that is to walk at one speed to a target, which moves on when it is reached.
+    """``Walker-v0``: a humanoid that must walk at one speed to a target, which moves when it is reached.
 
-    Reward and ends are those of ML-Agents' Walker. Directions are seen from the target: where it is does not matter.
+    Reward and ends are those of ML-Agents' Walker. Directions are relative to the target.
     """
 
-    #: An episode's targets, each so far from the one before (metres), in a direction so different (radians).
-    _TARGETS, _AWAY, _TURN = 16, (4.0, 8.0), math.pi / 4
-    #: A target is reached from so near; farther ones than the second number look as far as that.
+    #: Number of an episode's targets, distance between two (metres), largest change of direction (radians).
+    _TARGETS, _DISTANCE, _TURN = 16, (4.0, 8.0), math.pi / 4
+    #: Distance at which a target is reached; largest distance that is observed.
     _REACHED, _FARTHEST = 1.0, 10.0
     task_state_size = 1 + 2 * _TARGETS
 
     def begin(self, rng: np.random.Generator) -> Array:
-        """Return the number of the first target and the places of all."""
+        """Return the number of the first target and the positions of all."""
         turned = np.cumsum(rng.uniform(-self._TURN, self._TURN, self._TARGETS))
-        away = rng.uniform(*self._AWAY, self._TARGETS)
-        places = np.cumsum(away[:, None] * np.stack((np.cos(turned), np.sin(turned)), axis=1), axis=0)
+        distances = rng.uniform(*self._DISTANCE, self._TARGETS)
+        places = np.cumsum(distances[:, None] * np.stack((np.cos(turned), np.sin(turned)), axis=1), axis=0)
         return np.concatenate(([0.0], places.reshape(-1)))
 
     def target(self, goals: Array) -> Array:
-        """Return where the targets (N, 2) are."""
+        """Return the positions (N, 2) of the current targets."""
         places = goals[:, 1:].reshape(len(goals), -1, 2)
         return np.asarray(places[np.arange(len(goals)), goals[:, 0].astype(np.intp)])
 
-    def _way(self, qpos: Array, goals: Array) -> tuple[Array, Array]:
-        """Return how far the targets are (N,), and in which direction (N, 2)."""
-        way = self.target(goals) - qpos[:, :2]
-        far = np.sqrt(way[:, 0] ** 2 + way[:, 1] ** 2)
-        return far, way / np.maximum(far, 1e-6)[:, None]
+    def _to_target(self, qpos: Array, goals: Array) -> tuple[Array, Array]:
+        """Return distance (N,) and direction (N, 2) of the targets."""
+        offset = self.target(goals) - qpos[:, :2]
+        distance = np.sqrt(offset[:, 0] ** 2 + offset[:, 1] ** 2)
+        return distance, offset / np.maximum(distance, 1e-6)[:, None]
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
-        """Return height, directions of the torso, joints, velocities, parts, and how far the target is (N, 87)."""
-        far, ahead = self._way(qpos, read[-1])
+        """Return height, directions of the torso, joints, velocities, parts, and the target's distance (N, 87)."""
+        distance, ahead = self._to_target(qpos, read[-1])
         parts = read[0][:, 1:] - qpos[:, None, :3]
-        seen = np.concatenate((*_axes(qpos), qvel[:, None, :3], parts), axis=1)
-        x, y = seen[..., 0], seen[..., 1]
+        vectors = np.concatenate((*_axes(qpos), qvel[:, None, :3], parts), axis=1)
+        x, y = vectors[..., 0], vectors[..., 1]
         along = ahead[:, :1] * x + ahead[:, 1:] * y
         across = ahead[:, :1] * y - ahead[:, 1:] * x
-        turned = np.stack((along, across, seen[..., 2]), axis=2).reshape(len(qpos), -1)
-        far = np.minimum(far, self._FARTHEST)[:, None]
-        return np.concatenate((qpos[:, 2:3], turned, qpos[:, 7:], qvel[:, 3:], far), axis=1)
+        turned = np.stack((along, across, vectors[..., 2]), axis=2).reshape(len(qpos), -1)
+        distance = np.minimum(distance, self._FARTHEST)[:, None]
+        return np.concatenate((qpos[:, 2:3], turned, qpos[:, 7:], qvel[:, 3:], distance), axis=1)
 
     def position(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
-        """Return where the parts of each body are on average (N, 3)."""
+        """Return the mean position (N, 3) of the parts of each body."""
         return np.asarray(np.mean(read[0][:, 1:], axis=1))
 
     def reward_and_termination(
@@ -205,18 +205,18 @@ class Follower(Humanoid):
     ) -> tuple[Array, NDArray[np.bool_]]:
         """Return rewards, matching speed times looking at the target, and falls (N,)."""
         goals, speed = read[-1], self.env.speed
-        far, ahead = self._way(state[0], goals)
-        off = moved / self.env.dt
-        off[:, :2] -= speed * ahead
-        missed = np.minimum(np.sqrt(np.sum(off**2, axis=1)), speed) / speed
+        distance, ahead = self._to_target(state[0], goals)
+        velocity_error = moved / self.env.dt
+        velocity_error[:, :2] -= speed * ahead
+        missed = np.minimum(np.sqrt(np.sum(velocity_error**2, axis=1)), speed) / speed
         forward = _axes(state[0])[0][:, 0]
         looking = (forward[:, 0] * ahead[:, 0] + forward[:, 1] * ahead[:, 1] + 1) / 2
-        goals[:, 0] = np.minimum(goals[:, 0] + (far < self._REACHED), self._TARGETS - 1)
+        goals[:, 0] = np.minimum(goals[:, 0] + (distance < self._REACHED), self._TARGETS - 1)
         return (1 - missed**2) ** 2 * looking, ~self.healthy(*state)
 
 
 def _axes(qpos: Array) -> tuple[Array, Array]:
-    """Return where the torso's front and its top point to, each (N, 1, 3), from its quaternion."""
+    """Return the directions of the torso's front and top, each (N, 1, 3), from its quaternion."""
     w, x, y, z = qpos[:, 3:7].T
     front = (1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y))
     top = (2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y))
@@ -228,20 +228,20 @@ def _within(values: Array, bounds: tuple[float, float]) -> NDArray[np.bool_]:
 
 
 class WalkerEnv(HumanoidEnv):
-    """A humanoid walks at one speed to a target, looking at it; when it is there, the target is elsewhere.
+    """A humanoid walks at one speed to a target and looks at it; a reached target moves.
 
-    Each step pays (1 - (|v - v*| / |v*|)^2)^2 times half of 1 plus the cosine between where the torso points and where
-    the target is: between 0 and 1. ``v`` is the mean velocity of all parts in the step and ``v*`` is ``speed`` towards
+    Each step pays (1 - (|v - v*| / |v*|)^2)^2 times half of 1 plus the cosine between the torso's direction and the
+    target's: between 0 and 1. ``v`` is the mean velocity of all parts in the step and ``v*`` is ``speed`` towards
     the target; a larger difference than ``speed`` counts as that. It ends where the torso is below 1 m or above 2 m.
     Physics are stepped by MuJoCo's Euler, one evaluation of forces for each 3 ms instead of Humanoid's four. ``speed``:
-    wanted, in metres a second.
+    wanted speed, in metres a second.
     """
 
     def __init__(self, speed: float = 1.0, render_mode: str | None = None) -> None:
         if not 0 < speed <= 10:
             raise ValueError(f"speed: expected a number above 0 and at most 10, got {speed}")
         self.speed = float(speed)
-        unseen = {f"include_{part}_in_observation": False for part in Follower.SEEN}
+        unseen = {f"include_{part}_in_observation": False for part in Follower.PARTS}
         camera = {"trackbodyid": 1, "distance": 7.0, "lookat": np.array((0.0, 0.0, 1.5)), "elevation": -20.0}
         super().__init__(contact_cost_weight=0.0, default_camera_config=camera, render_mode=render_mode, **unseen)
         EzPickle.__init__(self, speed, render_mode)
@@ -273,8 +273,8 @@ class WalkerEnv(HumanoidEnv):
         return self.data.qpos[None], self.data.qvel[None], [self.data.xipos[None], self._goals]
 
     def _get_obs(self) -> NDArray[np.float64]:
-        seen: NDArray[np.float64] = self._body.observe(*self._state())[0]
-        return seen
+        obs: NDArray[np.float64] = self._body.observe(*self._state())[0]
+        return obs
 
     def render(self) -> Any:
         """Draw the body and, as a red ball, the target."""
@@ -284,18 +284,18 @@ class WalkerEnv(HumanoidEnv):
         return super().render()
 
 
-_ROOM = "gymnasium.envs.mujoco."
+_PACKAGE = "gymnasium.envs.mujoco."
 _BODIES: dict[str, type[Body]] = {
-    f"{_ROOM}half_cheetah_v5:HalfCheetahEnv": Body,
-    f"{_ROOM}walker2d_v5:Walker2dEnv": Walker,
-    f"{_ROOM}hopper_v5:HopperEnv": Hopper,
-    f"{_ROOM}humanoid_v5:HumanoidEnv": Humanoid,
+    f"{_PACKAGE}half_cheetah_v5:HalfCheetahEnv": Body,
+    f"{_PACKAGE}walker2d_v5:Walker2dEnv": Walker,
+    f"{_PACKAGE}hopper_v5:HopperEnv": Hopper,
+    f"{_PACKAGE}humanoid_v5:HumanoidEnv": Humanoid,
     "multigrid_rl.walkers.bodies:WalkerEnv": Follower,
 }
 
 
 def body_of(env: gymnasium.Env[Any, Any]) -> Body | None:
-    """Return the body of an environment of Gymnasium's; ``None`` where it is another, or more than a body.
+    """Return the body of an environment of Gymnasium's; ``None`` for another environment, or one with wrappers.
 
     A model of the user's own (``xml_file``) may have muscles or plugins, whose state is in none of the three vectors.
     """
@@ -306,5 +306,5 @@ def body_of(env: gymnasium.Env[Any, Any]) -> Body | None:
     if kind is None or layer is not env.unwrapped:
         return None
     model = layer.model
-    whole = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
-    return kind(env) if whole == 1 + model.nq + model.nv else None
+    state_size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
+    return kind(env) if state_size == 1 + model.nq + model.nv else None

@@ -20,23 +20,23 @@ class _Rule(NamedTuple):
     """One key of ML-Agents' settings."""
 
     default: Any
-    kind: Any = None  # float, int, or the words that it may be; None: anything
+    kind: Any = None  # float, int, or the allowed words; None: anything
     least: float = 0
     most: float = math.inf
-    into: str = ""  # our keys that it decides; one alone takes the value as it is, if nothing below says otherwise
-    typical: tuple[float, float] | None = None  # range that ML-Agents' page of its configuration file tells
-    why: str = ""  # why it has no counterpart
+    into: str = ""  # our keys that it sets; a single key takes the value unchanged, unless code below differs
+    typical: tuple[float, float] | None = None  # range on ML-Agents' page of its configuration file
+    why: str = ""  # reason for having no counterpart
 
     @property
     def wanted(self) -> str:
-        """What its value may be."""
+        """Allowed values."""
         if isinstance(self.kind, tuple):
             return " or ".join(map(str, self.kind)).lower()
         limits = f"{self.least:g} to {self.most:g}".replace(" to inf", " and more")
         return f"a {'whole ' * (self.kind is int)}number of {limits}"
 
     def read(self, value: Any) -> Any:
-        """Return the value of a file. Raises ``ValueError`` or ``TypeError``: it is another one."""
+        """Return the value of a file. Raises ``ValueError`` or ``TypeError``: it is not allowed."""
         if self.kind is None:
             return value
         if isinstance(self.kind, tuple):
@@ -104,8 +104,8 @@ _SECTIONS = {
         "left out", "train=bc data=DEMOS clones them; init=ITS_RUN then goes on by PPO (docs/imitation.md)",
     ),
 }  # fmt: skip
-#: Parts of the file beside behaviours, and what says the same.
-_BESIDE = {
+#: Other parts of the file than behaviours, and our settings in their place.
+_OTHER_PARTS = {
     "env_settings": "env_path, port and train.num_envs say it for scenario=unity",
     "engine_settings": "env_args say it for scenario=unity",
     "environment_parameters": "env_args.parameters say it for scenario=unity",
@@ -122,7 +122,7 @@ class TranslatedLine(NamedTuple):
     key: str
     value: Any
     status: str  # taken, changed, left out or refused
-    result: str  # our keys and values, or why there are none
+    result: str  # our keys and values, or the reason for none
 
 
 def import_mlagents(
@@ -149,11 +149,11 @@ def import_mlagents(
     if unsupported:
         keys = ", ".join(line.key for line in unsupported)
         raise refused(f"{file}: {unsupported[0].key}", unsupported[0].result, keys)
-    with written_beside(output) as beside:
+    with written_beside(output) as temporary:
         header = (
             f"# {name} of {file.name}, settings of ML-Agents: multigrid-rl train scenario=walker experiment={output}\n"
         )
-        beside.write_text(header + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        temporary.write_text(header + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
 
 
 def translate(
@@ -179,7 +179,7 @@ def translate(
             raise ConfigError(expected(f"{file}: {name}.{key}", _RULES[key].wanted, value)) from error
     recipe = _recipe(values, agents)
     lines |= {key: _translated(key, settings[key], values, recipe) for key in settings if key in values}
-    lines |= {key: TranslatedLine(key, "...", "left out", _BESIDE[key]) for key in others}
+    lines |= {key: TranslatedLine(key, "...", "left out", _OTHER_PARTS[key]) for key in others}
     return name, list(lines.values()), recipe
 
 
@@ -189,14 +189,14 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
         content = read_plain_yaml(file)
     except (OSError, ValueError) as error:
         raise ConfigError(expected(file, "trainer settings of ML-Agents", error)) from error
-    whole = content if isinstance(content, dict) else {}
-    common, behaviors = whole.get("default_settings") or {}, whole.get("behaviors") or {}
+    content = content if isinstance(content, dict) else {}
+    common, behaviors = content.get("default_settings") or {}, content.get("behaviors") or {}
     if not isinstance(behaviors, dict) or not behaviors or not isinstance(common, dict):
-        got = ", ".join(map(str, whole)) or "none"
+        got = ", ".join(map(str, content)) or "none"
         raise ConfigError(expected(f"{file}: behaviors", "settings by behaviour", shown(got)))
-    unknown = [key for key in whole if key not in (*_TOP, *_BESIDE)]
+    unknown = [key for key in content if key not in (*_TOP, *_OTHER_PARTS)]
     if unknown:
-        raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_BESIDE)))
+        raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_OTHER_PARTS)))
     name = behavior or (next(iter(behaviors)) if len(behaviors) == 1 else None)
     if name not in behaviors:
         got = "none" if behavior is None else behavior
@@ -207,7 +207,7 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
     settings = dict(_leaves(common)) | dict(_leaves(options))
     # Another trainer has other keys: its type is refused first.
     first = {key: settings[key] for key in ("trainer_type",) if key in settings}
-    return str(name), first | settings, [key for key in whole if key not in _TOP]
+    return str(name), first | settings, [key for key in content if key not in _TOP]
 
 
 def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
@@ -223,17 +223,17 @@ def _unknown(place: str, key: str, known: tuple[str, ...] = tuple(_RULES)) -> st
     return expected(place, "a key of ML-Agents' PPO settings", f"{key}{suggestion(key, known)}")
 
 
-def _translated(key: str, given: Any, values: dict[str, Any], recipe: dict[str, Any]) -> TranslatedLine:
-    """Return what became of a key: it is taken if what it decides follows from it alone."""
+def _translated(key: str, value: Any, values: dict[str, Any], recipe: dict[str, Any]) -> TranslatedLine:
+    """Return the conversion of a key: it is taken if it alone determines the keys that it sets."""
     rule = _RULES[key]
     if not rule.into:
-        return TranslatedLine(key, given, "left out", rule.why)
+        return TranslatedLine(key, value, "left out", rule.why)
     made = {name: reduce(getitem, name.split("."), recipe) for name in rule.into.split()}
-    whole: Any = next(iter(made.values())) if len(made) == 1 else math.prod(made.values())  # a buffer is a product
+    result: Any = next(iter(made.values())) if len(made) == 1 else math.prod(made.values())  # a buffer is a product
     # A schedule is a word, and layers are a list where there is no memory, whose size is all there is.
-    free = key.endswith("_schedule") or (key in _LAYERS and recipe["model"].get("activation") == "silu")
-    words = ", ".join(f"{name}: {written(value)}" for name, value in made.items())
-    return TranslatedLine(key, given, "taken" if free or whole == values[key] else "changed", words)
+    not_compared = key.endswith("_schedule") or (key in _LAYERS and recipe["model"].get("activation") == "silu")
+    text = ", ".join(f"{name}: {written(value)}" for name, value in made.items())
+    return TranslatedLine(key, value, "taken" if not_compared or result == values[key] else "changed", text)
 
 
 def _recipe(settings: dict[str, Any], agents: int | None) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _recipe(settings: dict[str, Any], agents: int | None) -> dict[str, Any]:
     }  # fmt: skip
     layers = [values["network_settings.hidden_units"]] * values["network_settings.num_layers"]
     body = {"hidden": layers, "activation": "silu"}
-    if memory:  # half of what it calls its size
+    if memory:  # half of ML-Agents' memory size
         body = {"hidden": [values["network_settings.memory.memory_size"] // 2]}
     recipe["model"] = {**body, "normalise": recipe["model"]["normalise"], "bound": "clip3", "log_std": 0.0}
     return recipe

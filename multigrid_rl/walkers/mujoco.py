@@ -1,12 +1,11 @@
-"""HalfCheetah, Walker2d, Hopper, Humanoid, ``Walker-v0``, ``N`` side by side: MuJoCo steps them, numpy does the rest.
+"""Batches of HalfCheetah, Walker2d, Hopper, Humanoid and ``Walker-v0``: MuJoCo steps them, numpy does the rest.
 
-Number for number what Gymnasium's own environments do, on all cores (speed: ``make bench-control``): one step of all
-bodies is a compiled loop around MuJoCo's own ``mj_step``, without the interpreter and its lock, in as many threads as
-there are cores, and one computation of all observations and rewards. A body's whole state is three vectors, positions,
+The numbers equal those of Gymnasium's environments; all cores are used (speed: ``make bench-control``): one step of all
+bodies is a compiled loop around MuJoCo's ``mj_step``, without the interpreter and its lock, in as many threads as
+there are cores, and one computation of all observations and rewards. A body's state is three vectors, positions,
 velocities and the solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any thread may
-step any body, and a run goes on exactly from arrays. ``mujoco.rollout`` has such a loop, but hands back neither the
-warm start nor what Humanoid's reward reads (centres of mass where the integrator left them): it would follow Gymnasium
-only nearly.
+step any body, and a run goes on exactly from arrays. ``mujoco.rollout`` has such a loop, but returns neither the
+warm start nor the centres of mass that Humanoid's reward reads: it would follow Gymnasium only nearly.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ def threads_to_use() -> int:
     return min(available_cpus(), int(share)) if share.isdecimal() and int(share) else available_cpus()
 
 
-_CALLED = ("mj_step", "mj_rnePostConstraint")
-#: Of a body's arrays, control, positions, velocities and warm start go in; all but the control come out.
-_GO_IN, _COME_OUT = 4, 1
+_FUNCTIONS = ("mj_step", "mj_rnePostConstraint")
+#: Of a body's arrays, control, positions, velocities and warm start are inputs; all except control are outputs.
+_INPUTS, _FIRST_OUTPUT = 4, 1
 
 
 @intrinsic
 def _call(typing: Any, function: Any, model: Any, data: Any) -> Any:  # noqa: ARG001
-    """Call ``void function(model, data)`` of C, all three of them addresses."""
+    """Call ``void function(model, data)`` of C; all three arguments are addresses."""
 
     def build(context: Any, builder: Any, _: Any, values: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2)
@@ -76,7 +75,7 @@ def _copy(typing: Any, to: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
 
 @shared
 def _advance(calls: Numbers, fields: Numbers, origins: Numbers, sizes: Numbers, first: int, last: int) -> None:
-    """Step the bodies from ``first`` to before ``last``, equally many in each thread.
+    """Step the bodies ``first`` to ``last - 1``, equally many in each thread.
 
     Args:
         calls: (threads, 5) addresses of two functions (0: none), the model and the thread's ``MjData``; steps to take.
@@ -88,13 +87,13 @@ def _advance(calls: Numbers, fields: Numbers, origins: Numbers, sizes: Numbers, 
     for thread in prange(count):
         step, forces, model, data, frames = calls[thread]
         for k in range(first + thread * bodies // count, first + (thread + 1) * bodies // count):
-            for j in range(_GO_IN):
+            for j in range(_INPUTS):
                 _copy(fields[thread, j], origins[j] + k * sizes[j], sizes[j])
             for _ in range(frames):
                 _call(step, model, data)
             if forces:
                 _call(forces, model, data)
-            for j in range(_COME_OUT, len(sizes)):
+            for j in range(_FIRST_OUTPUT, len(sizes)):
                 _copy(origins[j] + k * sizes[j], fields[thread, j], sizes[j])
 
 
@@ -104,8 +103,8 @@ class MujocoEnvs(SingleAgentEnvs):
     Equal to ``GymnasiumEnvs`` in every number, whatever the number of threads.
 
     Args:
-        body: what :func:`body_of` returned.
-        threads: how many step bodies; 0: :func:`threads_to_use`.
+        body: see :func:`body_of`.
+        threads: number of threads that step bodies; 0: :func:`threads_to_use`.
     """
 
     def __init__(
@@ -122,17 +121,17 @@ class MujocoEnvs(SingleAgentEnvs):
         if body.task_state_size:
             self._physics.append(np.zeros((num_envs, body.task_state_size)))
         self._names = names
-        functions = ctypes.CDLL(mujoco._functions.__file__)  # MuJoCo's library, as its own module found it
-        step, forces = (ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _CALLED)
-        given = step, forces if body.forces else 0, self._model._address
-        rows = [(*given, one._address, body.env.frame_skip) for one in datas]
-        arrays = (self._ctrl, *self._physics[: len(names)])  # neither they nor the fields ever move
-        places = [[getattr(one, name).ctypes.data for name in ("ctrl", *names)] for one in datas]
+        functions = ctypes.CDLL(mujoco._functions.__file__)  # MuJoCo's library, as loaded by its module
+        step, forces = (ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS)
+        addresses = step, forces if body.forces else 0, self._model._address
+        rows = [(*addresses, data._address, body.env.frame_skip) for data in datas]
+        arrays = (self._ctrl, *self._physics[: len(names)])  # the addresses of arrays and fields never change
+        field_rows = [[getattr(data, name).ctypes.data for name in ("ctrl", *names)] for data in datas]
         sizes = [array[0].nbytes for array in arrays]
-        numbers = rows, places, [array.ctypes.data for array in arrays], sizes
-        calls, fields, origins, widths = (np.array(column, np.int64) for column in numbers)
-        self._places = calls, fields, origins, widths
-        self._mine = [(calls[k : k + 1], fields[k : k + 1], origins, widths) for k in range(self.threads)]
+        columns = rows, field_rows, [array.ctypes.data for array in arrays], sizes
+        calls, fields, origins, widths = (np.array(column, np.int64) for column in columns)
+        self._tables = calls, fields, origins, widths
+        self._thread_tables = [(calls[k : k + 1], fields[k : k + 1], origins, widths) for k in range(self.threads)]
         self._pool = ThreadPoolExecutor(self.threads - 1, "mujoco") if self.threads > 1 else None
         self.reset(seed)
 
@@ -144,11 +143,11 @@ class MujocoEnvs(SingleAgentEnvs):
         self._ctrl[:] = actions
         before = body.position(qpos, read)
         if self._pool is None or threads() >= self.threads:
-            _advance(*self._places, 0, self.num_envs)
-        else:  # cores may be busy: a thread that is free takes the next bodies
+            _advance(*self._tables, 0, self.num_envs)
+        else:  # cores may be busy: a free thread takes the next bodies
             starts = iter(range(0, self.num_envs, BODIES_PER_THREAD))
-            others = [self._pool.submit(self._take, k, starts) for k in range(1, self.threads)]
-            self._take(0, starts)
+            others = [self._pool.submit(self._step_bodies, k, starts) for k in range(1, self.threads)]
+            self._step_bodies(0, starts)
             for other in others:
                 other.result()
         rewards, terminated = body.reward_and_termination(
@@ -158,10 +157,10 @@ class MujocoEnvs(SingleAgentEnvs):
         truncated = np.zeros(self.num_envs, np.bool_) if limit is None else self._length + 1 >= limit
         return body.observe(qpos, qvel, read), rewards, terminated, truncated
 
-    def _take(self, thread: int, starts: Iterator[int]) -> None:
-        """Step bodies with the memory of one thread, until there are none left."""
+    def _step_bodies(self, thread: int, starts: Iterator[int]) -> None:
+        """Step bodies with the memory of one thread until none are left."""
         for start in starts:
-            _advance(*self._mine[thread], start, min(start + BODIES_PER_THREAD, self.num_envs))
+            _advance(*self._thread_tables[thread], start, min(start + BODIES_PER_THREAD, self.num_envs))
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
         data = self._datas[0]
@@ -181,7 +180,7 @@ class MujocoEnvs(SingleAgentEnvs):
 
 
 def side_by_side(env: gymnasium.Env[Any, Any], num_envs: int, seed: int, first: int) -> MujocoEnvs | None:
-    """Return ``num_envs`` environments like ``env``, from number ``first`` on; ``None`` where it is no body of ours."""
+    """Return ``num_envs`` environments like ``env``, from number ``first`` on; ``None`` if we have no such body."""
     body = body_of(env)
     assert env.spec is not None
     return None if body is None else MujocoEnvs(env.spec.id, body, num_envs, seed=seed, first=first)

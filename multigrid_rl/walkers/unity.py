@@ -1,4 +1,4 @@
-"""Agents of a Unity environment made with ML-Agents: each has a place, decides now and then, comes and goes."""
+"""Agents of a Unity environment made with ML-Agents: each has a place, may skip steps, comes and goes."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, step_of
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, single_agent_step
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 from multigrid_rl.walkers.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
 
-#: Whichever behaviour there is, if there is one.
+#: Name for the only behaviour of an environment.
 ANY = "any"
-#: What ``env_args`` may say beside settings of the engine.
-_OTHERS = ("width", "height", "no_graphics", "parameters", "timeout_s", "areas", "args")
-#: Who has called, by port: Unity calls once, and environments may be built more than once.
+#: Arguments in ``env_args`` that are not settings of the engine.
+_OTHER_ARGS = ("width", "height", "no_graphics", "parameters", "timeout_s", "areas", "args")
+#: Connected peers by port: Unity connects once, but environments may be built more than once.
 _PEERS: dict[int, UnityPeer] = {}
 
 
 class UnityEnvs(Episodes):
-    """``num_envs`` places for agents of one behaviour; ``types.BatchedEnv`` with what ``learn.rollout`` asks for.
+    """``num_envs`` places for agents of one behaviour; a ``types.BatchedEnv`` with ``deciding`` for ``learn.rollout``.
 
-    An agent sits on its place from its first decision to its end; the next agent takes a free place. An episode is as
-    long as its decisions. What Unity does cannot be set back: a state is empty, and a run that goes on begins with
-    fresh episodes. ``setup``: side channels, sent with every reset.
+    An agent keeps its place from its first decision to its end; the next agent takes a free place. The length of an
+    episode is its number of decisions. Unity's state cannot be restored: a state is empty, and a resumed run begins
+    with fresh episodes. ``setup``: side channels, sent with every reset.
     """
 
     def __init__(self, peer: UnityPeer, behavior: str, spec: AgentSpec, num_envs: int, setup: bytes) -> None:
@@ -38,7 +38,7 @@ class UnityEnvs(Episodes):
         self.reset(0)
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - Unity gets its seed once
-        """Let all agents begin afresh; returns observations (N, D), zeros where there is no agent."""
+        """Reset all agents; returns observations (N, D), zeros at free places."""
         count = self.num_envs
         self._obs = np.zeros((count, self._spec.observation_size), np.float32)
         self._id = np.full(count, -1)
@@ -49,17 +49,17 @@ class UnityEnvs(Episodes):
         return self.observations()
 
     def deciding(self) -> dict[str, NDArray[np.bool_]]:
-        """Return whose turn it is (N,)."""
+        """Return the places whose agents decide next (N,)."""
         return {AGENT: self._turn.copy()}
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Return what each agent saw when it last had to decide (N, D)."""
+        """Return the observation of each agent at its last decision (N, D)."""
         return {AGENT: self._obs}
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Hand over the actions (N, A) or (N, C) of the agents that decide, and wait until an agent decides or ends.
+        """Send the actions (N, A) or (N, C) of the agents that decide, and wait until an agent decides or ends.
 
-        Raises ``RunError``: Unity does not answer, ends, has too many agents, or shows or pays what is no number.
+        Raises ``RunError``: Unity does not answer, ends, has too many agents, or sends numbers that are not finite.
         """
         mask = self._turn.copy()
         self._length += mask
@@ -72,7 +72,7 @@ class UnityEnvs(Episodes):
             output, chosen = self._peer.exchange(STEP, {self._behavior: chosen}), []
             self._receive(output, rewards, final, terminated, truncated)
         self._clock.lap("engine")
-        return step_of(self._obs, final, rewards, mask[:, None], (terminated, truncated))
+        return single_agent_step(self._obs, final, rewards, mask[:, None], (terminated, truncated))
 
     def _nothing(self) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
         count = self.num_envs
@@ -86,28 +86,28 @@ class UnityEnvs(Episodes):
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """Write down what the agents see, are paid, and who of them ends."""
+        """Record observations, rewards and ends of the agents."""
         infos = output.rl_output.agentInfos[self._behavior].value
         self._order = []
-        for info in sorted(infos, key=lambda info: not info.done):  # places become free before others come
+        for info in sorted(infos, key=lambda info: not info.done):  # places become free before new agents take them
             place = self._place(info.id, new=not info.done)
-            if place is None:  # it ends before it ever decided
+            if place is None:  # it ends before its first decision
                 continue
-            seen, paid = self._seen(info), info.reward + info.group_reward
-            if not (np.isfinite(seen).all() and math.isfinite(paid)):
-                bad = seen[~np.isfinite(seen)]
-                what = f"an observation of {bad[0]}" if len(bad) else f"a reward of {paid}"
-                got = f"{what} of agent {info.id}"
+            obs, reward = self._observation(info), info.reward + info.group_reward
+            if not (np.isfinite(obs).all() and math.isfinite(reward)):
+                bad = obs[~np.isfinite(obs)]
+                value = f"an observation of {bad[0]}" if len(bad) else f"a reward of {reward}"
+                got = f"{value} of agent {info.id}"
                 raise BrokenEnvError(expected(self._peer.where, "finite observations and rewards", got))
-            if self._length[place]:  # what is paid before it did anything is for nothing
-                rewards[place] += paid
-            self._returns[place] += paid
+            if self._length[place]:  # a reward before its first action is ignored
+                rewards[place] += reward
+            self._returns[place] += reward
             if info.done:
-                final[place] = seen
+                final[place] = obs
                 (truncated if info.max_step_reached else terminated)[place] = True
                 self._finish(np.arange(self.num_envs) == place)
             else:
-                self._obs[place] = seen
+                self._obs[place] = obs
                 self._turn[place] = True
                 self._order.append(place)
 
@@ -124,21 +124,21 @@ class UnityEnvs(Episodes):
         self._id[free[0]] = agent
         return int(free[0])
 
-    def _seen(self, info: Any) -> NDArray[np.float32]:
-        seen = np.concatenate([np.array(part.float_data.data, np.float32) for part in info.observations])
-        if len(seen) != self._obs.shape[1]:
-            raise RunError(expected(self._peer.where, f"{self._obs.shape[1]} numbers to see", len(seen)))
-        return seen
+    def _observation(self, info: Any) -> NDArray[np.float32]:
+        obs = np.concatenate([np.array(part.float_data.data, np.float32) for part in info.observations])
+        if len(obs) != self._obs.shape[1]:
+            raise RunError(expected(self._peer.where, f"{self._obs.shape[1]} numbers to see", len(obs)))
+        return obs
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         self._id[which], self._length[which], self._returns[which] = -1, 0, 0.0
 
     def get_state(self) -> dict[str, Any]:
-        """Return nothing: Unity cannot be set back."""
+        """Return an empty state: Unity's cannot be restored."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on as it is."""
+        """Do nothing: the state is empty."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ class UnityFactory(EnvFactory):
     """Builds places for the agents of one behaviour.
 
     Args:
-        behavior: its name, without what stands behind a question mark, or ``any``.
-        seed: sent to Unity.
-        port: that is listened on.
-        env_path: program to start; ``None``: Play is pressed in the editor.
-        env_args: settings of the engine and of how Unity is started.
+        behavior: its name, without the part from a question mark on, or ``any``.
+        seed: seed for Unity.
+        port: port to listen on.
+        env_path: program to start; ``None``: the user presses Play in the editor.
+        env_args: settings of the engine and of Unity's start.
     """
 
     behavior: str
@@ -174,47 +174,47 @@ class UnityFactory(EnvFactory):
         return side_channels(self.env_args, self.env_args.get("parameters", {}))
 
     @cached_property
-    def _found(self) -> tuple[str, AgentSpec]:
-        """Ask Unity who is there. Raises ``RunError``: it does not answer, or no such behaviour."""
+    def _behavior_spec(self) -> tuple[str, AgentSpec]:
+        """Name and spaces of the behaviour. Raises ``RunError``: Unity does not answer, or has no such behaviour."""
         peer = self._peer()
         brains: dict[str, Any] = {}
         infos: dict[str, Any] = {}
         for output in (peer.first, peer.exchange(RESET, side_channel=self._setup)):
             brains |= {brain.brain_name: brain for brain in output.rl_initialization_output.brain_parameters}
             infos |= {name: rows.value[0] for name, rows in output.rl_output.agentInfos.items() if rows.value}
-        plain = {name.partition("?")[0]: name for name in brains if name in infos}
-        names = [name for name in plain if self.behavior in (name, ANY)]
-        if len(names) != 1:
-            got = f"{self.behavior}{suggestion(self.behavior, plain)}"
-            raise RunError(expected("scenario.env_id", f"one of {', '.join(plain) or 'no behaviours'}", got))
-        name = plain[names[0]]
+        full_names = {name.partition("?")[0]: name for name in brains if name in infos}
+        matching = [name for name in full_names if self.behavior in (name, ANY)]
+        if len(matching) != 1:
+            got = f"{self.behavior}{suggestion(self.behavior, full_names)}"
+            raise RunError(expected("scenario.env_id", f"one of {', '.join(full_names) or 'no behaviours'}", got))
+        name = full_names[matching[0]]
         return name, AgentSpec(AGENT, AGENT, (AGENT,), _observations(name, infos[name]), _actions(name, brains[name]))
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
-        """Who is there: one agent, many times. Raises ``RunError``: see :class:`UnityPeer`."""
-        agents = (self._found[1],)
+        """The only agent, which has many instances. Raises ``RunError``: see :class:`UnityPeer`."""
+        agents = (self._behavior_spec[1],)
         return MultiAgentSpec(agents, (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
 
     def load(self) -> dict[str, tuple[Any, ...]]:
-        """Check the arguments and wait for Unity. Raises ``ValueError`` for an argument that there is none of."""
+        """Check the arguments and wait for Unity. Raises ``ValueError`` for an unknown argument."""
         check_args(self.env_args)
         return super().load()
 
     def close(self) -> None:
-        """Let Unity end, if it has called."""
+        """Quit Unity, if it is connected."""
         peer = _PEERS.pop(self.port, None)
         if peer is not None:
             peer.close()
 
     def build(self, num_envs: int, first: int) -> UnityEnvs:  # noqa: ARG002 - Unity draws its own episodes
         """Build ``num_envs`` places."""
-        return UnityEnvs(self._peer(), *self._found, num_envs, self._setup)
+        return UnityEnvs(self._peer(), *self._behavior_spec, num_envs, self._setup)
 
 
 def check_args(args: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for an argument that there is none of, or one of another kind."""
-    known = (*ENGINE, *_OTHERS)
+    """Raise ``ValueError`` for an unknown argument, or one of another type."""
+    known = (*ENGINE, *_OTHER_ARGS)
     for key, value in args.items():
         if key not in known:
             wanted = f"one of {', '.join(known)}"
@@ -222,12 +222,12 @@ def check_args(args: dict[str, Any]) -> None:
         kinds: Any = {"parameters": dict, "args": list, "no_graphics": bool}.get(key, (int, float))
         values = value.values() if isinstance(value, dict) else ()
         if not isinstance(value, kinds) or not all(isinstance(part, int | float) for part in values):
-            raise ValueError(expected(f"scenario.env_args.{key}", _KINDS.get(key, "a number"), value))
+            raise ValueError(expected(f"scenario.env_args.{key}", _WANTED.get(key, "a number"), value))
     if ("width" in args) != ("height" in args):
         raise ValueError(expected("scenario.env_args", "width and height together", args))
 
 
-_KINDS = {"parameters": "numbers by name", "args": "a list of words", "no_graphics": "true or false"}
+_WANTED = {"parameters": "numbers by name", "args": "a list of words", "no_graphics": "true or false"}
 
 
 def _observations(name: str, info: Any) -> spaces.Box:
@@ -254,7 +254,7 @@ def _actions(name: str, brain: Any) -> spaces.Space[Any]:
 
 
 class Unity(EnvironmentKind):
-    """Agents of a Unity environment: it calls one process, and its agents may miss steps, come and go."""
+    """Agents of a Unity environment: it connects to one process, and its agents may skip steps, come and go."""
 
     vectors: ClassVar[bool] = True
     memory: ClassVar[bool] = False
@@ -274,6 +274,6 @@ class Unity(EnvironmentKind):
             raise ValueError(expected("port", "a number with package unity", "null"))
         return self
 
-    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - nobody is seated
+    def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:  # noqa: ARG002 - no seated players
         """Return the recipe for a run's places."""
         return UnityFactory(self.env_id, config.seed, self.port or 0, self.env_path, self.env_args)

@@ -1,8 +1,8 @@
-"""What Unity and its trainer say to each other: ML-Agents' communication 1.5.0, over gRPC.
+"""Messages between Unity and its trainer: ML-Agents' communication 1.5.0, over gRPC.
 
-The trainer is the server and Unity calls its one method, ``Exchange``, with what its agents see; the answer is what
-they are to do. Messages are described here by the numbers and types of their fields, as far as they are used:
-ML-Agents' own Python package does not import beside this version of protobuf.
+The trainer is the server and Unity calls its only method, ``Exchange``, with its agents' observations; the answer has
+their actions. Messages are described here by the numbers and types of their fields, as far as they are used:
+ML-Agents' Python package cannot be imported together with this version of protobuf.
 """
 
 import atexit
@@ -27,16 +27,16 @@ from multigrid_rl.types import RunError
 
 LOG = logging.getLogger(__name__)
 VERSION = "1.5.0"
-#: Since this minor version actions are sent by kind, in fields of their own.
+#: Since this minor version, each kind of actions has a separate field.
 _OLDEST = (1, 3)
 _OK, _OVER = 200, 400
 STEP, RESET, QUIT = 0, 1, 2
 _PACKAGE, _SERVICE = "communicator_objects", "communicator_objects.UnityToExternalProto"
-#: Seconds between looks at who else is there: the program that was started, a caller.
-_LOOK_S = 0.5
+#: Seconds between checks that the started program, or the caller, is still there.
+_POLL_S = 0.5
 _ENGINE = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 _PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
-#: Settings of the engine by name: how each is packed after its number. Width and height go together.
+#: Settings of the engine by name, with number and format. Width and height are one setting.
 ENGINE = {
     "quality_level": (1, "i"),
     "time_scale": (2, "f"),
@@ -74,7 +74,7 @@ _BUILDING = threading.Lock()
 
 def messages() -> dict[str, Any]:
     """Return the classes of all messages, by name: the same ones in every thread."""
-    with _BUILDING:  # two threads that build them at once get two sets, and protobuf does not mix them
+    with _BUILDING:  # two threads at once would build two sets, which protobuf does not mix
         return _messages()
 
 
@@ -97,23 +97,23 @@ _SCALARS = ("int32", "string", "float", "bool", "bytes")
 
 
 def _add_field(message: Any, kind: str, name: str, number: int, kinds: Mapping[str, int]) -> None:
-    plain, repeated = kind.rstrip("[]{}"), kind.endswith(("[]", "{}"))
+    base, repeated = kind.rstrip("[]{}"), kind.endswith(("[]", "{}"))
     if kind.endswith("{}"):  # a map is a repeated message of key and value, by its definition
         entry = message.nested_type.add(name=f"{name[0].upper()}{name[1:]}Entry".replace("_a", "A"))
         entry.options.map_entry = True
         _add_field(entry, "string", "key", 1, kinds)
-        _add_field(entry, plain, "value", 2, kinds)
-        plain = f"{message.name}.{entry.name}"
+        _add_field(entry, base, "value", 2, kinds)
+        base = f"{message.name}.{entry.name}"
     field = message.field.add(name=name, number=number)
     field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-    if plain in kinds:
-        field.type = kinds[plain]
+    if base in kinds:
+        field.type = kinds[base]
     else:
-        field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{plain}"
+        field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{base}"
 
 
 def side_channels(engine: Mapping[str, float], parameters: Mapping[str, float]) -> bytes:
-    """Return what tells Unity settings of its engine and the environment's float parameters."""
+    """Return the side channels with settings of the engine and the environment's float parameters."""
     sent = [(_ENGINE, struct.pack("<iii", 0, int(engine["width"]), int(engine["height"])))] if "width" in engine else []
     for name, (number, kind) in ENGINE.items():
         if name in engine:
@@ -149,10 +149,10 @@ class UnityPeer:
     """A Unity environment that has called on a port of this machine.
 
     Args:
-        port: that is listened on.
-        command: program to start, without ``--mlagents-port``; empty: Play is pressed in the editor.
-        timeout_s: seconds that each answer may take.
-        areas: copies of the training area that Unity is asked for.
+        port: port to listen on.
+        command: program to start, without ``--mlagents-port``; empty: the user presses Play in the editor.
+        timeout_s: time limit of each answer in seconds.
+        areas: requested copies of the training area.
 
     Raises:
         RunError: the port is taken, the program cannot be started, no program connects, or its version is another.
@@ -182,7 +182,7 @@ class UnityPeer:
         atexit.register(self.close)
         try:
             if command:
-                self._program = _started([*command, "--mlagents-port", str(port)])
+                self._program = _start_program([*command, "--mlagents-port", str(port)])
             else:
                 LOG.warning("listening on port %s: press Play in the Unity editor", port)
             self.first = self._handshake(seed, areas)
@@ -191,24 +191,24 @@ class UnityPeer:
             raise
 
     def _exchange(self, request: Any, context: Any) -> Any:
-        """Hand over a call and wait for its answer; a caller that is gone gets none, so that the next one does."""
+        """Queue a call and wait for its answer; a caller that is gone gets none, which leaves it to the next one."""
         self._inbox.put(request)
         while context.is_active() and not self.closed:
             with suppress(queue.Empty):
-                return self._answers.get(timeout=_LOOK_S)
+                return self._answers.get(timeout=_POLL_S)
         return self._message(header={"status": _OVER})
 
     def _receive(self) -> Any:
-        """Return what Unity says next. Raises ``RunError``: nothing in time, or that it ends."""
-        until = time.monotonic() + self._timeout_s
-        while time.monotonic() < until:
+        """Return Unity's next message. Raises ``RunError``: none in time, or Unity ends."""
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
             with suppress(queue.Empty):
-                said = self._inbox.get(timeout=min(_LOOK_S, self._timeout_s))
-                if said.header.status != _OK:
+                message = self._inbox.get(timeout=min(_POLL_S, self._timeout_s))
+                if message.header.status != _OK:
                     raise RunError(
-                        expected(self.where, "an answer", f"its end: {shown(said.header.message) or 'quit'}")
+                        expected(self.where, "an answer", f"its end: {shown(message.header.message) or 'quit'}")
                     )
-                return said.unity_output
+                return message.unity_output
             if self._program is not None and self._program.poll() is not None:
                 raise RunError(
                     expected(self.where, "an answer", f"the program's end, status {self._program.returncode}")
@@ -222,24 +222,24 @@ class UnityPeer:
         self._answers.put(answer)
 
     def _handshake(self, seed: int, areas: int) -> Any:
-        """Tell versions; returns Unity's first words."""
+        """Exchange versions; returns Unity's first message."""
         first, kinds = self._receive(), messages()
-        theirs = first.rl_initialization_output.communication_version
-        digits = theirs.split(".")
+        version = first.rl_initialization_output.communication_version
+        digits = version.split(".")
         if not all(part.isdecimal() for part in digits) or not _OLDEST <= tuple(map(int, digits)) < (2,):
-            raise RunError(expected(self.where, "communication 1.3 or later, below 2", shown(theirs) or "none"))
-        can = {field.name: True for field in kinds["Capabilities"].DESCRIPTOR.fields}
-        mine = kinds["InitialInput"](
-            seed=seed, communication_version=VERSION, package_version="0.28.0", capabilities=can, num_areas=areas
+            raise RunError(expected(self.where, "communication 1.3 or later, below 2", shown(version) or "none"))
+        able = {field.name: True for field in kinds["Capabilities"].DESCRIPTOR.fields}
+        initial = kinds["InitialInput"](
+            seed=seed, communication_version=VERSION, package_version="0.28.0", capabilities=able, num_areas=areas
         )
-        self._answer(rl_initialization_input=mine)
+        self._answer(rl_initialization_input=initial)
         self._receive()  # a call that waits for the first command
         return first
 
     def exchange(self, command: int, actions: Mapping[str, Any] | None = None, side_channel: bytes = b"") -> Any:
-        """Tell Unity what to do and return what its agents see then.
+        """Send a command to Unity and return its agents' observations.
 
-        Raises ``RunError``: it does not answer, and is not asked any more.
+        Raises ``RunError``: it does not answer; the connection is closed then.
         """
         request = messages()["Input"](command=command, side_channel=side_channel)
         for name, rows in (actions or {}).items():
@@ -252,7 +252,7 @@ class UnityPeer:
             raise
 
     def close(self) -> None:
-        """Let Unity end, and the program that was started; once is enough."""
+        """Quit Unity and the started program; further calls do nothing."""
         if self.closed:
             return
         self.closed = True
@@ -267,9 +267,9 @@ class UnityPeer:
                 self._program.wait()
 
 
-def _started(command: list[str]) -> subprocess.Popen[bytes]:
+def _start_program(command: list[str]) -> subprocess.Popen[bytes]:
     try:
-        nowhere = subprocess.DEVNULL
-        return subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+        null = subprocess.DEVNULL
+        return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
     except OSError as error:
         raise RunError(expected("env_path", "a program", f"{command[0]}: {error.strerror}")) from error
