@@ -185,7 +185,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
     """``num_envs`` environments of one id; implements ``types.BatchedEnv``.
 
     ``seed``, ``k``, the number of its episode and the actions determine environment ``k``, if it follows Gymnasium's
-    rules of seeding. Raises ``ValueError``: see :func:`described`.
+    rules of seeding. Raises ``ValueError``: see :func:`describe_env`.
     """
 
     def __init__(

@@ -79,8 +79,7 @@ class Spiel:
         name: name of the game, such as ``leduc_poker``.
         env_args: its parameters.
 
-    Raises:
-        ValueError: see :func:`load_game`, or a game without tensors.
+    Raises ``ValueError``: see :func:`load_game`, or a game without tensors.
     """
 
     draws: Mapping[DrawMode, Mapping[str, Any]] = {"text": {}}
@@ -203,8 +202,7 @@ class Spiel:
         Args:
             limit: maximum number of positions of the game.
 
-        Raises:
-            ValueError: there are more, or OpenSpiel cannot compute best responses in the game.
+        Raises ``ValueError``: there are more, or OpenSpiel cannot compute best responses in the game.
         """
         kind = self.game.get_type()
         known = kind.chance_mode != type(kind.chance_mode).SAMPLED_STOCHASTIC

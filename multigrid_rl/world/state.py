@@ -63,7 +63,7 @@ class Step(NamedTuple):
     obs_mission: NDArray[np.int8]  # (N, A) mission string index that the observation carries
     final_tokens: NDArray[np.uint8]  # (N, A, D) last observation; only rows of ``done`` games are valid
     reward: NDArray[np.float64]  # (N, A) canonical reward
-    events: NDArray[np.float32]  # (N, A, E) what happened, columns ``constants.EVENTS``
+    events: NDArray[np.float32]  # (N, A, E) events, columns ``constants.EVENTS``
     terminated: NDArray[np.bool_]  # (N, A)
     truncated: NDArray[np.bool_]  # (N,)
     done: NDArray[np.bool_]  # (N,) the game ended in this step
