@@ -34,7 +34,7 @@ _SMALL_SUM = 1e76
 _SIGN_BIT = 1 << 31
 
 
-def install_command(module: str) -> str:
+def install_command_for(module: str) -> str:
     """Return the command that installs a module that an environment needs."""
     extra = EXTRA_OF.get(module)
     return f"pip install {PACKAGE_OF.get(module, module)}" if extra is None else installing(extra)

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWrapper, TerminateIllegalWrapper
 
-from multigrid_rl.envs.base import install_command, reset_with_seed
+from multigrid_rl.envs.base import install_command_for, reset_with_seed
 from multigrid_rl.envs.zoo import LIMIT, DrawMode, Game, Observations, StepResult
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -103,7 +103,7 @@ def _missing(name: str, error: ModuleNotFoundError) -> str:
     package = sys.modules.get(folder)
     if package is None:
         missing = str(error.name).partition(".")[0]
-        hint = f" ({install_command(missing)})"
+        hint = f" ({install_command_for(missing)})"
     else:
         hint = suggestion(module, [module_info.name for module_info in pkgutil.iter_modules(package.__path__)])
     return expected("env_id", "a module that is installed", f"{name}: {error}{hint}")

@@ -29,7 +29,7 @@ from multigrid_rl.envs.base import (
     SingleAgentEnvs,
     UserReward,
     flat_actions,
-    install_command,
+    install_command_for,
     native,
     one_number,
     reset_with_seed,
@@ -177,7 +177,7 @@ def _missing(env_id: str, error: Exception) -> str:
     module, colon, _ = env_id.partition(":")
     if not name or (colon and module.partition(".")[0] == name):
         return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
-    got = f"{env_id} without {name}: {install_command(name)}"
+    got = f"{env_id} without {name}: {install_command_for(name)}"
     return expected("env_id", "an environment whose packages are installed", got)
 
 
