@@ -30,7 +30,7 @@ def data_root() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return what to type for an extra of this package: by ``make`` in the environment that it made.
 
     From a wheel its packages are named, as the name of this one belongs to nobody on the usual index.
@@ -115,7 +115,7 @@ def unfinished(path: Path) -> Iterator[Path]:
         beside.replace(path)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write a file in one go, onto the disk: after a kill there is the old one or the new one. Raises ``OSError``."""
     with unfinished(path) as beside, beside.open("wb") as file:
         file.write(content)

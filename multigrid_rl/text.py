@@ -101,7 +101,7 @@ def spread(low: float, high: float, form: str) -> str:
     return "-" if math.isnan(low) else f"{low:{form}} to {high:{form}}"
 
 
-def check_whole(key: str, value: object, least: int, why: str = "") -> None:
+def check_integer(key: str, value: object, least: int, why: str = "") -> None:
     """Raise :class:`ConfigError` for anything but a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ConfigError(expected(key, f"a whole number of at least {least}{why}", shown(repr(value))))

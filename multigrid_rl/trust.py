@@ -94,7 +94,7 @@ def check_code(key: object, names: Iterable[str], what: str) -> None:
 # --- code that was asked for
 
 
-def own_place(error: BaseException) -> str:
+def user_code_place(error: BaseException) -> str:
     """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
     others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
@@ -106,7 +106,7 @@ def mistake(error: BaseException) -> str:
     return (
         one_line(error)
         if isinstance(error, ConfigError)
-        else f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+        else f"{type(error).__name__}: {one_line(error)}{user_code_place(error)}"
     )
 
 
@@ -142,7 +142,7 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     try:
         function = getattr(importlib.import_module(module), name)
     except AttributeError as error:
-        raise ConfigError(expected(key, what, f"{path}: {error}{own_place(error)}")) from error
+        raise ConfigError(expected(key, what, f"{path}: {error}{user_code_place(error)}")) from error
     except (*MISTAKES, SyntaxError) as error:
         raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
     if not callable(function):

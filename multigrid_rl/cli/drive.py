@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from multigrid_rl.config.compose import default_run_dir
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.files import json_text, write_whole
+from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import check_same
@@ -28,7 +28,7 @@ from multigrid_rl.training.loop import DivergedError, train
 from multigrid_rl.training.stages import load_stages, thread_tuner
 from multigrid_rl.training.trainers import RowCallback
 from multigrid_rl.training.warm_up import start_compiler
-from multigrid_rl.trust import MISTAKES, mistake, own_place
+from multigrid_rl.trust import MISTAKES, mistake, user_code_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def drive(
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
-    start_compiler(config, partial(_compiled, screen))
+    start_compiler(config, partial(_show_compiled, screen))
     with ExitStack() as stack:
         stack.enter_context(live.warnings_on_screen())
         try:
@@ -86,8 +86,8 @@ def drive(
             interrupted = stack.enter_context(live.interruption(screen))
             folder = stack.enter_context(run_folder(config, path, seated, start))
             path = folder.path
-            stack.enter_context(tell_how_to_resume(path))
-            stack.enter_context(own_mistakes(config))
+            stack.enter_context(resume_hint(path))
+            stack.enter_context(user_code_errors(config))
             if start is not None:
                 where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
@@ -100,30 +100,30 @@ def drive(
             with built(config, stages, checkpoint) as algorithm:
                 verdict = train(algorithm, config, folder, observe, interrupted, checkpoint)
         except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
-            what = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
-            raise RunError(f"{what}: {reason_of(error)}") from error
+            cause = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
+            raise RunError(f"{cause}: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error
     for line in live.closing(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
-        screen.print(_played_held_out(path), markup=False)
+        screen.print(_play_held_out(path), markup=False)
     return verdict
 
 
-def _compiled(screen: Console, count: int) -> None:
+def _show_compiled(screen: Console, count: int) -> None:
     """Show how many kernels are compiled, in one line that the next one replaces; nothing but on a terminal."""
     if screen.is_terminal and count <= KERNELS:
         screen.print(f"compiling {count} of about {KERNELS}", end="\r")
 
 
-def _played_held_out(run: Path) -> str:
+def _play_held_out(run: Path) -> str:
     """Play those by whom one chooses, whom the run has not met, write how it did, and tell it."""
     from multigrid_rl.evaluation.evaluation import held_out
 
     rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
-    write_whole(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
+    write_atomic(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
     shares = ", ".join(
         "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
     )
@@ -145,13 +145,13 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         # Another run began in the same second, with the same seed.
         folder = RunFolder(default_run_dir(config, datetime.now()), config, seated, facts_of(config))
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
-    whole = False
+    complete = False
     try:
         yield folder
-        whole = True
+        complete = True
     finally:
         folder.close()
-        if not whole and start is None and not folder.begun:
+        if not complete and start is None and not folder.begun:
             folder.discard()
 
 
@@ -162,7 +162,7 @@ def check_networks(config: RunConfig, specs: MultiAgentSpec, checkpoint: Path) -
 
 
 @contextmanager
-def own_mistakes(config: RunConfig) -> Iterator[None]:
+def user_code_errors(config: RunConfig) -> Iterator[None]:
     """Tell what the user's own code raises after its trial call, with the keys that name its module.
 
     Raises ``RunError``.
@@ -170,7 +170,7 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
     try:
         yield
     except MISTAKES as error:
-        place = own_place(error)
+        place = user_code_place(error)
         if not place or type(error).__module__.startswith("multigrid_rl."):  # ours say what is wrong themselves
             raise
         parts = {
@@ -181,22 +181,22 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
         }
         stem = place.partition(".py:")[0].removeprefix(" (")
         modules = {key: name.partition(":")[0] for key, name in parts.items() if ":" in name}
-        named = [f"{key}={parts[key]}" for key, module in modules.items() if module.split(".")[-1] == stem]
-        raise RunError(f"{', '.join(named) or 'own code'}: {mistake(error)}") from error
+        keys = [f"{key}={parts[key]}" for key, module in modules.items() if module.split(".")[-1] == stem]
+        raise RunError(f"{', '.join(keys) or 'own code'}: {mistake(error)}") from error
 
 
 @contextmanager
-def tell_how_to_resume(path: Path) -> Iterator[None]:
+def resume_hint(path: Path) -> Iterator[None]:
     """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
     try:
         yield
     except RunError as error:
         with suppress(ConfigError, FileNotFoundError):
-            left = start_of(path, log=False).env_steps
-            kept = f"and a checkpoint at step {left:,}" if left else "but there is no checkpoint yet"
-            then = f"{'go on' if left else 'start again'}: {program()} train --resume {shlex.quote(str(path))}"
+            steps = start_of(path, log=False).env_steps
+            checkpoint = f"and a checkpoint at step {steps:,}" if steps else "but there is no checkpoint yet"
+            advice = f"{'go on' if steps else 'start again'}: {program()} train --resume {shlex.quote(str(path))}"
             if isinstance(error, DivergedError) and not error.by_reward:
-                then = "it would diverge again: lower the step size, train.lr, in a new run"
-            if left or (path / "metrics.jsonl").stat().st_size:
-                error.hint = f"what was reported stays, {kept}; {then}"
+                advice = "it would diverge again: lower the step size, train.lr, in a new run"
+            if steps or (path / "metrics.jsonl").stat().st_size:
+                error.hint = f"what was reported stays, {checkpoint}; {advice}"
         raise

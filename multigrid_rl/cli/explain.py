@@ -98,13 +98,13 @@ def explain(
     console = Console(highlight=False)
     console.print(f"[bold]multigrid-rl explain[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     tables = sections(config, factory.specs, seated)
-    every = [row for rows in tables.values() for row in rows]
+    all_rows = [row for rows in tables.values() for row in rows]
     for title, rows in tables.items():
         console.print(f"\n[bold underline]{title}[/]")
         table = Table(box=None, pad_edge=False, show_header=False)
         # The same widths in all sections, so that they read as one table.
-        table.add_column(width=max(len(name) for name, _, _ in every), no_wrap=True)
-        table.add_column(width=max(len(value) for _, value, _ in every), style="bold", overflow="fold")
+        table.add_column(width=max(len(name) for name, _, _ in all_rows), no_wrap=True)
+        table.add_column(width=max(len(value) for _, value, _ in all_rows), style="bold", overflow="fold")
         table.add_column(overflow="fold")
         for row in rows:
             table.add_row(*map(escape, row))
@@ -135,8 +135,8 @@ def meaning_of(field: FieldInfo) -> str:
 
 def fields() -> dict[str, FieldInfo]:
     """Return every key of a configuration with its field, those of pools and trainers too; ``[]`` marks a list's."""
-    more = {f"scenario.{name}": [pool] for name, pool in _present("pools").items()}
-    more["train"] = [trainer.settings for trainer in _present("trainers").values()]
+    extra_schemas = {f"scenario.{name}": [pool] for name, pool in _loaded_entries("pools").items()}
+    extra_schemas["train"] = [trainer.settings for trainer in _loaded_entries("trainers").values()]
     found: dict[str, FieldInfo] = {}
 
     def walk(schema: type[BaseModel], place: str) -> None:
@@ -146,14 +146,14 @@ def fields() -> dict[str, FieldInfo]:
                 continue
             found[key] = field
             if key != "curriculum[].scenario":  # its keys are those of scenario
-                for dots, part in [*_sections(field.annotation), *((".", part) for part in more.get(key, ()))]:
+                for dots, part in [*_sections(field.annotation), *((".", part) for part in extra_schemas.get(key, ()))]:
                     walk(part, key + dots)
 
     walk(RunConfig, "")
     return found
 
 
-def _present(group: str) -> dict[str, Any]:
+def _loaded_entries(group: str) -> dict[str, Any]:
     """Return what the entries of a table name, but for add-ons that were left out."""
     packages = {name: ".".join(where.partition(":")[0].split(".")[:2]) for name, where in entries(group).items()}
     return {name: load(where) for name, where in entries(group).items() if find_spec(packages[name]) is not None}
@@ -170,24 +170,24 @@ def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[Base
 def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
     """Return the value of each key in the files that `train` begins with, in the schema, or in the first other file."""
     first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
-    plain = [{**read_config_file("", "config"), "experiment": None, **first}]
-    plain += [{group: read_config_file(group, name)} for group, name in first.items()]
+    files = [{**read_config_file("", "config"), "experiment": None, **first}]
+    files += [{group: read_config_file(group, name)} for group, name in first.items()]
     names = {group: names_in(group) for group in first}
     names["train"] = sorted(names["train"], key=lambda name: len(builds_on(name)))  # those on ppo alone come first
     others = [{group: read_config_file(group, name)} for group in first for name in names[group]]
     result = {}
     for key, field in known.items():
         default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
-        found = [value for content in plain for value in _at(content, key)] + default
-        value = next(iter(found or [value for content in others for value in _at(content, key)]), "")
-        above = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
-        if above and key not in first:
+        found = [value for content in files for value in _value_at(content, key)] + default
+        value = next(iter(found or [value for content in others for value in _value_at(content, key)]), "")
+        has_keys_below = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
+        if has_keys_below and key not in first:
             value = ""
         result[key] = f"{value:_}" if type(value) is int else written(value)
     return result
 
 
-def _at(content: Any, key: str) -> Iterator[Any]:
+def _value_at(content: Any, key: str) -> Iterator[Any]:
     """Yield the value of a dotted key, if there is one."""
     for part in key.split("."):
         if not isinstance(content, dict) or part not in content:
@@ -208,7 +208,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
         "What it learns from": _rewards(config),
         "Gates: what must hold": _gates(config, specs),
     }
-    return {title: list(its) for title, its in rows.items()}
+    return {title: list(section_rows) for title, section_rows in rows.items()}
 
 
 def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:
@@ -282,9 +282,9 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 def _machine(config: RunConfig) -> Iterator[Row]:
     games, runners, threads = config.scenario.kind.games, config.cluster.runners, config.train.torch_threads
-    who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
+    process = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
     more = "More: plays faster where cores are free, slower where they are not"
-    yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
+    yield "who plays", process, f"cluster.num_env_runners={runners}. {more}"
     yield f"{games} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
     more = "More: little faster on a free machine, much slower on a busy one"
     meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
@@ -316,8 +316,8 @@ def _rewards(config: RunConfig) -> Iterator[Row]:
     yield "objective", config.train.objective, "what the policy maximises (train.objective)"
     yield from config.scenario.kind.rewards()
     yield "training reward", value, "gates and scores always use the game's own"
-    for name, said in facts:
-        yield name, "added" if name == "bonus" else "instead", said
+    for name, meaning in facts:
+        yield name, "added" if name == "bonus" else "instead", meaning
 
 
 def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
@@ -326,14 +326,14 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
         return
     for gate in config.scenario.gates:
         bound = f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
-        yield gate.metric, bound, _held(gate, specs)
+        yield gate.metric, bound, _gate_meaning(gate, specs)
     report = (
         f"at the same report; a report comes when {config.scenario.report_episodes} games have ended since the last"
     )
     yield "all together", "", report
 
 
-def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
+def _gate_meaning(gate: GateConfig, specs: MultiAgentSpec) -> str:
     held = {
         "every": f"at every report of {gate.window:,} steps",
         "mean": f"by the mean over the reports of {gate.window:,} steps",

@@ -36,7 +36,7 @@ from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.evaluation.seed_statistics import told_median
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.reader import read_verdict
@@ -51,17 +51,17 @@ SEEDS_FILE = "seeds.json"
 #: What is printed by the runs, and by processes that die.
 LOG_FILE = "processes.log"
 #: More at once would be a mistake in typing.
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 #: Seconds between two notes of a run.
 NOTE_S = 0.5
 _WORD = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
-_WANTED = f"different seeds, at most {MOST_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
+_WANTED = f"different seeds, at most {MAX_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
 
 
 #: Seconds between two looks at what asks for the end.
-LOOK_S = 0.2
+POLL_S = 0.2
 #: Name of a call; whether this is a ``note``, what it ``returned``, or why it ``failed``; the value.
-Told = tuple[str, str, Any]
+CallEvent = tuple[str, str, Any]
 
 
 class Seed(NamedTuple):
@@ -83,10 +83,10 @@ def seeds_of(text: str) -> list[int]:
     seeds: list[int] = []
     for part in parts:
         first, last = (int(part[1]), int(part[2] or part[1])) if part else (1, 0)
-        if first > last or last - first >= MOST_SEEDS:
+        if first > last or last - first >= MAX_SEEDS:
             raise ConfigError(expected("seeds", _WANTED, text))
         seeds += range(first, last + 1)
-    if len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+    if len(set(seeds)) < len(seeds) or len(seeds) > MAX_SEEDS:
         raise ConfigError(expected("seeds", _WANTED, text))
     return seeds
 
@@ -137,25 +137,25 @@ def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | Non
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / "seeds.lock"):
         known = sorted({*seeds, *(read_request(folder)[1] if (folder / SEEDS_FILE).exists() else ())})
-        write_whole(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
+        write_atomic(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
         return _run(words, folder, seeds, at_once or max(1, int(cores // (1 + config.cluster.runners))))
 
 
 def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> dict[int, Seed]:
     began, states = time.monotonic(), {seed: state_of(run_path(folder, seed)) for seed in seeds}
-    left = [seed for seed in seeds if not states[seed].done]
-    at_once = min(at_once, len(left))
+    to_run = [seed for seed in seeds if not states[seed].done]
+    at_once = min(at_once, len(to_run))
     # Threads of one run would take the cores of the others; no result depends on them.
-    own = [
+    extra = [
         f"train.{key}=1" for key in ("threads", "torch_threads") if at_once > 1 and f"train.{key}=" not in str(words)
     ]
-    arguments = {str(seed): {"words": [*words, *own], "seed": seed, "run": run_path(folder, seed)} for seed in left}
+    arguments = {str(seed): {"words": [*words, *extra], "seed": seed, "run": run_path(folder, seed)} for seed in to_run}
     screen = live_console()
     processes = Processes(f"{__name__}:train_seed", arguments, at_once, folder / LOG_FILE)
     live = Live(console=screen, get_renderable=lambda: _table(states)) if screen.is_terminal else None
     with live or nullcontext(), interruption(screen) as interrupted:
         screen.print(
-            f"seeds:    {len(left)} of {len(seeds)} to train, {at_once} at a time, into {folder}", markup=False
+            f"seeds:    {len(to_run)} of {len(seeds)} to train, {at_once} at a time, into {folder}", markup=False
         )
         for name, kind, value in filter(None, processes.results(interrupted)):
             seed, row = int(name), states[int(name)].row
@@ -172,7 +172,7 @@ def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> 
     return states
 
 
-def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
+def train_seed(job: Mapping[str, Any], send_note: Callable[[Any], None]) -> None:
     """Train one seed, or go on with it, in a process of :class:`Processes`.
 
     ``job``: ``words`` (overrides), ``seed``, and the folder of its ``run``.
@@ -183,7 +183,7 @@ def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
         nonlocal last
         if time.monotonic() - last >= NOTE_S:
             last = time.monotonic()
-            tell({name: value for name, value in row.items() if not name.startswith(("timing/", "learner/"))})
+            send_note({name: value for name, value in row.items() if not name.startswith(("timing/", "learner/"))})
 
     words = [*job["words"], f"seed={job['seed']}", f"run_dir={run}"]
     sys.argv = ["multigrid-rl", "train", *words]  # provenance tells how to repeat the run
@@ -225,7 +225,7 @@ def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterat
     """Tell how many seeds hold, after how many steps, and what may come next; the page is written."""
     done = [state for state in states.values() if state.done]
     if any(state.row["gates"] for state in done):
-        yield f"[bold]{told_held([state.row['env_steps_to_held'] for state in done])}[/]"
+        yield f"[bold]{held_summary([state.row['env_steps_to_held'] for state in done])}[/]"
     yield f"played:   {len(done)} of {len(states)} seeds are done; this took {seconds:.1f} s"
     if done and has(PAGES, "seeds"):
         try:
@@ -236,9 +236,9 @@ def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterat
         yield escape(f"next:     {program()} train --resume {shlex.quote(str(folder))}")
 
 
-def told_held(steps: Sequence[int | None]) -> str:
+def held_summary(steps: Sequence[int | None]) -> str:
     """Say how many seeds hold all gates, and after how many steps; ``None`` never held, later than all."""
-    held = np.array([math.inf if each is None else each for each in steps])
+    held = np.array([math.inf if value is None else value for value in steps])
     count = int(np.isfinite(held).sum())
     text = f"Held on {count} of {len(held)} seeds."
     return f"{text} Environment steps to held: {told_median(held, ',.0f')}." if 2 * count > len(held) else text
@@ -254,66 +254,66 @@ class Processes:
     """
 
     def __init__(self, function: str, arguments: Mapping[str, Any], at_once: int, log: Path) -> None:
-        self._function, self._log, self._asked = function, log, False
+        self._function, self._log, self._is_stopping = function, log, False
         self._waiting = deque(arguments.items())
-        self._told: queue.Queue[Told | None] = queue.Queue()
+        self._events: queue.Queue[CallEvent | None] = queue.Queue()
         self._children: set[subprocess.Popen[bytes]] = set()
-        self._threads = [threading.Thread(target=self._keep, daemon=True) for _ in range(at_once)]
+        self._threads = [threading.Thread(target=self._feed_process, daemon=True) for _ in range(at_once)]
 
-    def results(self, interrupted: Callable[[], bool]) -> Iterator[Told | None]:
+    def results(self, interrupted: Callable[[], bool]) -> Iterator[CallEvent | None]:
         """Yield what calls say, and ``None`` when none has said anything for a moment.
 
         When ``interrupted()``, nothing more begins, and what goes on is asked to end; leaving the loop kills it.
         """
         for thread in self._threads:
             thread.start()
-        going = len(self._threads)
+        running = len(self._threads)
         try:
-            while going:
-                if interrupted() and not self._asked:
+            while running:
+                if interrupted() and not self._is_stopping:
                     self._end(signal.SIGTERM)
                 try:
-                    told = self._told.get(timeout=LOOK_S)
+                    event = self._events.get(timeout=POLL_S)
                 except queue.Empty:
                     yield None
                     continue
-                going -= told is None
-                if told is not None:
-                    yield told
+                running -= event is None
+                if event is not None:
+                    yield event
         finally:
             self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
-        self._asked = True
+        self._is_stopping = True
         for child in tuple(self._children):
             with suppress(ProcessLookupError):  # it has ended
                 child.send_signal(number)
 
-    def _keep(self) -> None:
+    def _feed_process(self) -> None:
         """Hand a process one call after the other, and start another one where it dies."""
         child: subprocess.Popen[bytes] | None = None
-        while not self._asked and self._waiting:
+        while not self._is_stopping and self._waiting:
             with suppress(IndexError):  # another thread has taken the last one
                 name, argument = self._waiting.popleft()
-                child = child or self._started()
-                if not self._carried_out(child, name, argument):
+                child = child or self._start_process()
+                if not self._run_call(child, name, argument):
                     child = None
         if child is not None:
             self._close(child)
-        self._told.put(None)
+        self._events.put(None)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         # No session of its own: Linux shares cores out to sessions, and this one's priority may have been changed.
         code = f"import os; os.setpgrp(); from {__name__} import serve; serve({self._function!r})"
         environment, pipe = {"OMP_NUM_THREADS": "1", **os.environ}, subprocess.PIPE
         with self._log.open("ab") as log:
             child = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=log, env=environment)
         self._children.add(child)
-        if self._asked:  # meanwhile
+        if self._is_stopping:  # meanwhile
             child.kill()
         return child
 
-    def _carried_out(self, child: subprocess.Popen[bytes], name: str, argument: Any) -> bool:
+    def _run_call(self, child: subprocess.Popen[bytes], name: str, argument: Any) -> bool:
         """Pass on what a call says; returns whether its process goes on."""
         assert child.stdin
         assert child.stdout
@@ -323,12 +323,12 @@ class Processes:
             kind = "note"
             while kind == "note":
                 kind, value = pickle.load(child.stdout)
-                self._told.put((name, kind, value))
+                self._events.put((name, kind, value))
             return True
         except (EOFError, OSError, pickle.UnpicklingError):
             status = self._close(child)
-            if not self._asked:
-                self._told.put((name, "failed", f"its process ended with status {status}; see {self._log}"))
+            if not self._is_stopping:
+                self._events.put((name, "failed", f"its process ended with status {status}; see {self._log}"))
             return False
 
     def _close(self, child: subprocess.Popen[bytes]) -> int:
@@ -343,9 +343,9 @@ def serve(function: str) -> None:
     """Carry out the calls that come by standard input, and tell on standard output what comes of them."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what is printed goes into the log
-    calls, busy, left = queue.Queue[Any](), threading.Event(), threading.Event()
+    calls, busy, input_closed = queue.Queue[Any](), threading.Event(), threading.Event()
 
-    def tell(kind: str, value: Any) -> None:
+    def send(kind: str, value: Any) -> None:
         with suppress(BrokenPipeError):  # nobody listens: `listen` ends the call
             out.write(pickle.dumps((kind, value)))
 
@@ -356,7 +356,7 @@ def serve(function: str) -> None:
                     calls.put((pickle.load(sys.stdin.buffer),))
         finally:  # a call that cannot be read ends the process, too
             calls.put(None)
-            left.set()
+            input_closed.set()
         if busy.is_set():  # whoever started this is gone: end as if asked to
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -365,14 +365,14 @@ def serve(function: str) -> None:
     call = load(function)
     while (argument := calls.get()) is not None:
         busy.set()
-        if left.is_set():  # while the function was loaded, or the last call went on
+        if input_closed.is_set():  # while the function was loaded, or the last call went on
             break
         try:
-            told = "returned", call(*argument, lambda note: tell("note", note))
+            event = "returned", call(*argument, lambda note: send("note", note))
         except (ConfigError, PlayerError, RunError) as error:
-            told = "failed", one_line(error)
+            event = "failed", one_line(error)
         except OSError as error:
-            told = "failed", reason(error)
+            event = "failed", reason(error)
         busy.clear()
-        tell(*told)
+        send(*event)
     listener.join()  # or the log would lack the end of what it says of a call that cannot be read

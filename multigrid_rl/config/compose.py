@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
+from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -21,7 +21,7 @@ from multigrid_rl.config.recipes import (
     group_values,
     read_config_file,
     scenario_id,
-    whole_scenario,
+    scenario_values,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig, TrainConfig
@@ -34,7 +34,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validated(ScenarioConfig, whole_scenario(scenario_id(written(name))), "scenario")
+    return _validated(ScenarioConfig, scenario_values(scenario_id(written(name))), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:
@@ -49,7 +49,7 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {group: name for line in values.pop("defaults") if line != "_self_" for group, name in line.items()}
     chosen = {group: str(settings.get(group, name)) for group, name in chosen.items() if group != "experiment"}
     files = {group: group_values(group, name) for group, name in chosen.items() if group != "scenario"}
-    values = {"scenario": whole_scenario(chosen["scenario"]), **files, **values}
+    values = {"scenario": scenario_values(chosen["scenario"]), **files, **values}
     values["train"]["name"] = chosen["train"]
     texts = {key: value for key, value in settings.items() if is_text(key)}
     for key, value in settings.items():
@@ -78,15 +78,15 @@ def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
     return dict(resolved)
 
 
-def _stage(stage: Any, own: dict[str, Any]) -> Any:
+def _stage(stage: Any, run_scenario: dict[str, Any]) -> Any:
     """Return a stage of a curriculum with its whole scenario: the one it names, or the run's own; seats change."""
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
         raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
-    whole = own if name is None else whole_scenario(scenario_id(str(name)))
-    seats = {**(whole.get("seats") or {}), **stage.get("seats", {})}
+    scenario = run_scenario if name is None else scenario_values(scenario_id(str(name)))
+    seats = {**(scenario.get("seats") or {}), **stage.get("seats", {})}
     rest = {key: value for key, value in stage.items() if key != "seats"}
-    return {**rest, "scenario": {**whole, "seats": seats}}
+    return {**rest, "scenario": {**scenario, "seats": seats}}
 
 
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
@@ -115,10 +115,10 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
 
 def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Return a run with other values, by dotted key. Raises ``ConfigError``: they do not fit."""
-    whole = config.model_dump(mode="json")
+    all_values = config.model_dump(mode="json")
     for key, value in values.items():
-        assign(whole, key, value)
-    return _validated(RunConfig, whole)
+        assign(all_values, key, value)
+    return _validated(RunConfig, all_values)
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -126,8 +126,8 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
     Raises ``ConfigError``: no such key, or an object that no name stands for.
     """
-    several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
-    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
+    lists = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
+    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **lists}.items()]
 
 
 def whole_key(name: str) -> str:
@@ -139,9 +139,9 @@ def whole_key(name: str) -> str:
         return f"model.{name}"
     if name not in known:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
-        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
-        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
+        meant = [key.rpartition(".")[2] for key in our_keys_for(name)]
+        hint = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
+        raise ConfigError(expected("train", "keys of configs/", f"{name}{hint}"))
     return name
 
 

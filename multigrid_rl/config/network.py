@@ -25,13 +25,13 @@ PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
 #: Those that read no value network.
 WITHOUT_VALUES = ("total_reward", "future_return")
 #: Keys of ``train`` that a network may have values of its own of.
-OF_MODULES = (
+MODULE_KEYS = (
     "lr", "lr_final", "lr_schedule", "gamma", "lam", "clip", "clip_final", "vf_coef", "grad_clip", "target_kl",
     "entropy_coef", "entropy_final", "entropy_decay", "entropy_schedule", "kl_coef", "kl_target",
 )  # fmt: skip
 Points = tuple[tuple[float, float], ...]
 #: What is known of a network of a user's own before it is built.
-_OWN = Network("", central=True, activations=None)
+_USER_NETWORK = Network("", central=True, activations=None)
 
 
 def network_entry(name: object) -> Network | None:
@@ -39,9 +39,9 @@ def network_entry(name: object) -> Network | None:
     if not isinstance(name, str):
         return None
     if ":" in name or name in NETWORKS:
-        return NETWORKS.get(name, _OWN)
-    others = installed("networks")
-    entry: Network | None = find(others, name) if name in others else None
+        return NETWORKS.get(name, _USER_NETWORK)
+    plugins = installed("networks")
+    entry: Network | None = find(plugins, name) if name in plugins else None
     return entry
 
 
@@ -99,7 +99,7 @@ class ModelConfig(Part):
     @property
     def entry(self) -> Network:
         """What is known of the network by its name."""
-        return network_entry(self.name) or _OWN
+        return network_entry(self.name) or _USER_NETWORK
 
     @property
     def recurrent(self) -> bool:
@@ -163,8 +163,8 @@ class UpdateKeys(Part):
     def _check_modules(self) -> "UpdateKeys":
         for module, values in self.modules.items():
             for key in values:
-                if key not in OF_MODULES:
-                    raise ValueError(unknown(f"modules.{module}", key, OF_MODULES))
+                if key not in MODULE_KEYS:
+                    raise ValueError(unknown(f"modules.{module}", key, MODULE_KEYS))
             self.of(module)
         return self
 
@@ -180,11 +180,11 @@ class UpdateKeys(Part):
     @property
     def schedules(self) -> dict[str, Schedule]:
         """What changes with the environment steps played: step size, weight of the entropy bonus, clip of the ratio."""
-        own: Any = self
+        keys: Any = self
         return {
-            "lr": _schedule(own.lr, own.lr_final, own.until, own.lr_schedule),
-            "entropy_coef": _schedule(own.entropy_coef, own.entropy_final, own.entropy_decay, own.entropy_schedule),
-            "clip": _schedule(own.clip, own.clip_final, own.until),
+            "lr": _schedule(keys.lr, keys.lr_final, keys.until, keys.lr_schedule),
+            "entropy_coef": _schedule(keys.entropy_coef, keys.entropy_final, keys.entropy_decay, keys.entropy_schedule),
+            "clip": _schedule(keys.clip, keys.clip_final, keys.until),
         }
 
 

@@ -28,7 +28,7 @@ _TEXTS = (
 #: Players and mixtures of players, by seat or as anchors of a league.
 _SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"
 #: What RLlib, Stable-Baselines3 and others call our keys.
-_ELSEWHERE = {
+_FOREIGN_KEYS = {
     "train": ("algo", "algorithm", "alg"),
     "experiment": ("config", "config_name", "config_file", "recipe"),
     "env_id": ("env", "env_name", "gym_id"),
@@ -110,8 +110,8 @@ def as_typed(key: str, value: Any) -> Any:
 
 def _players(key: str, value: str) -> Any:
     """Read a player's name, folder or class, or a mixture written as ``blue-rookie:3,random:1``."""
-    one = ":" not in value or CODE.fullmatch(value) or Path(value).is_dir()
-    if one:
+    is_single = ":" not in value or CODE.fullmatch(value) or Path(value).is_dir()
+    if is_single:
         return {value: 1.0} if key == _ANCHORS else value
     mixture: dict[str, float] = {}
     for part in value.strip("{} ").split(","):
@@ -137,21 +137,21 @@ def assign(values: dict[str, Any], key: str, value: Any) -> None:
 
     Raises ``ConfigError``: ``values`` have no such key.
     """
-    free = key.startswith((ENV_ARGS, BONUS))
+    any_key = key.startswith((ENV_ARGS, BONUS))
     if key.startswith(_SEATS):  # an environment of others knows its seats itself
-        free = bool(values.get("scenario", {}).get("env_id"))
-    if not free:
+        any_key = bool(values.get("scenario", {}).get("env_id"))
+    if not any_key:
         check_key(key, value, values)
     put(values, key, value)
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key as :func:`assign` does, also one that is not there."""
-    *above, last = key.split(".")
+    *parents, last = key.split(".")
     if key.startswith(_SEATS):  # environments of others may have dots in the names of their seats
-        *above, last = *_SEATS.split(".")[:-1], key.removeprefix(_SEATS)
+        *parents, last = *_SEATS.split(".")[:-1], key.removeprefix(_SEATS)
     node = values
-    for part in above:
+    for part in parents:
         if not isinstance(node.get(part), dict):
             node[part] = {}
         node = node[part]
@@ -159,11 +159,11 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
     node[last] = value if replaces else merged(node.get(last), value)
 
 
-def merged(below: Any, above: Any) -> Any:
+def merged(base: Any, override: Any) -> Any:
     """Return ``above``; of two mappings, one with the keys of both."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return deepcopy(above)
-    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+    if not isinstance(base, dict) or not isinstance(override, dict):
+        return deepcopy(override)
+    return {**base, **{key: merged(base.get(key), value) for key, value in override.items()}}
 
 
 def check_key(key: str, value: Any, known: Any) -> None:
@@ -179,9 +179,9 @@ def check_key(key: str, value: Any, known: Any) -> None:
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
-def named_elsewhere(name: str) -> list[str]:
+def our_keys_for(name: str) -> list[str]:
     """Return our keys for what RLlib or Stable-Baselines3 call ``name``."""
-    return [ours for ours, theirs in _ELSEWHERE.items() if name in theirs]
+    return [ours for ours, theirs in _FOREIGN_KEYS.items() if name in theirs]
 
 
 def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
@@ -190,10 +190,10 @@ def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
     for name in _dotted(node, f"{place}." if place else ""):
         places.setdefault(name.rpartition(".")[2], []).append(name)
     close, here = difflib.get_close_matches(part, places, n=1), places.get(part, [])
-    elsewhere = [] if here and place else named_elsewhere(part)
+    elsewhere = [] if here and place else our_keys_for(part)
     meant = [*here, *elsewhere] or (places[close[0]] if close else [])
-    near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
-    return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + near)
+    hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
+    return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + hint)
 
 
 def _dotted(node: dict[str, Any], place: str = "") -> Iterator[str]:

@@ -40,7 +40,7 @@ IMPORTING = (
     "model", "model.name", "train.objective", "train.value_loss", "train.psi", "scenario.env_id", "env_id",
 )  # fmt: skip
 #: Values in which players, or metrics of gates, are named, in whatever form.
-_SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
+_SEATING_KEYS = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
 #: Folders of recipes: of scenarios, of the shipped players, and what only a study or a page of results uses.
@@ -53,11 +53,11 @@ SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
 SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
 #: What only our networks read: left out of a recipe for a network of the user's own, which ignores them.
-_OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
+_BUILT_IN_ONLY = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
 #: What learning from recorded play cannot have: a recipe that was found for play does not bring it there.
-_NOT_IMITATED = ("scheme", "model.bound")
+_NOT_WITH_RECORDINGS = ("scheme", "model.bound")
 #: What an objective that learns from recorded play sets.
-_IMITATING = tuple(f"train.{section}." for section in SECTIONS)
+_IMITATION_KEYS = tuple(f"train.{section}." for section in SECTIONS)
 _MAX_LEAVES = 1000
 
 
@@ -69,23 +69,23 @@ def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
     typed = parse(overrides)
     settings = _canonical_names(typed)
     network = str(settings.get("model.name", ""))
-    for key in _OF_OURS:
+    for key in _BUILT_IN_ONLY:
         if key in settings and CODE.fullmatch(network):
             got = written(settings[key])
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
     named = typed.get("experiment", "")
-    recipe = written(named) if "experiment" in typed else _own_recipe(settings)
+    recipe = written(named) if "experiment" in typed else _scenario_recipe(settings)
     if recipe in ("none", "null"):
         return settings, None
     defaults = _canonical_names(recipe_values(recipe))
-    home = defaults.get("scenario")
-    scenario = settings.get("scenario", home)
-    fits = home is None or scenario is None or home in _homes(scenario)
+    target = defaults.get("scenario")
+    scenario = settings.get("scenario", target)
+    fits = target is None or scenario is None or target in _matching_scenarios(scenario)
     if "experiment" in typed and not fits:
-        raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
-    defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
+        raise ConfigError(expected("scenario", f"{target} with experiment={recipe}, or experiment=none", scenario))
+    defaults = _adapt_recipe(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     if CODE.fullmatch(str({**defaults, **settings}.get("model.name", ""))):
-        defaults = {key: value for key, value in defaults.items() if key not in _OF_OURS}
+        defaults = {key: value for key, value in defaults.items() if key not in _BUILT_IN_ONLY}
     used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # also where every value was changed
     # The recipe comes first: what was typed wins.
     rest = {key: value for key, value in defaults.items() if key not in settings}
@@ -120,11 +120,11 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, Any]) -> str:
+def _scenario_recipe(settings: dict[str, Any]) -> str:
     """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
     kinds = [*builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
-    for home in _homes(settings.get("scenario", "1v1")):
-        named = whole_scenario(home).get("recipe")
+    for candidate in _matching_scenarios(settings.get("scenario", "1v1")):
+        named = scenario_values(candidate).get("recipe")
         named = named if isinstance(named, dict) else {"default": named}
         found = next((named[kind] for kind in kinds if named.get(kind)), None)
         if found is not None:
@@ -132,9 +132,9 @@ def _own_recipe(settings: dict[str, Any]) -> str:
     return "none"
 
 
-def _homes(scenario: str) -> list[str]:
+def _matching_scenarios(scenario: str) -> list[str]:
     """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
-    package = whole_scenario(scenario).get("package")
+    package = scenario_values(scenario).get("package")
     return [scenario, *([package] if package in names_in("scenario") else [])]
 
 
@@ -144,18 +144,18 @@ def builds_on(train: str) -> list[str]:
     return [train, *(name for base in bases for name in builds_on(base))]
 
 
-def _under(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
+def _adapt_recipe(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
     """Return a recipe's values under an objective: without those that the objective's own file sets or cannot have.
 
     Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
     """
     found_for = builds_on(recipe.get("train", "ppo"))
     files = [read_config_file("train", name) for name in builds_on(train) if name not in found_for]
-    own = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
-    imitates = any(key.startswith(_IMITATING) for key in own)
-    without = (*_NOT_IMITATED, *(("model",) if recorded else ())) if imitates else ()
-    below = tuple(f"{key}." for key in own)
-    return {key: value for key, value in recipe.items() if key not in without and not f"{key}.".startswith(below)}
+    objective_keys = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
+    imitates = any(key.startswith(_IMITATION_KEYS) for key in objective_keys)
+    excluded = (*_NOT_WITH_RECORDINGS, *(("model",) if recorded else ())) if imitates else ()
+    prefixes = tuple(f"{key}." for key in objective_keys)
+    return {key: value for key, value in recipe.items() if key not in excluded and not f"{key}.".startswith(prefixes)}
 
 
 def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
     match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if match is None or "scheme" in settings:
         return {}
-    learning = list(ScenarioConfig.model_validate(whole_scenario(scenario_id(name))).learning.values())
+    learning = list(ScenarioConfig.model_validate(scenario_values(scenario_id(name))).learning.values())
     return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
@@ -223,15 +223,15 @@ def scenario_id(name: str) -> str:
     if name in aliases:
         return aliases[name]
     folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *plugin_folders()]
-    outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
-    if name in outside:
-        return outside[name]
-    known = f"{listed(name, [*names, *outside])}, or a file such as ./mine.yaml"
-    meant = suggestion(name, [*names, *outside, *aliases])
+    user_files = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
+    if name in user_files:
+        return user_files[name]
+    known = f"{listed(name, [*names, *user_files])}, or a file such as ./mine.yaml"
+    meant = suggestion(name, [*names, *user_files, *aliases])
     raise ConfigError(expected("scenario", f"one{meant} of {known}" if meant else known, name))
 
 
-def whole_scenario(name: str) -> dict[str, Any]:
+def scenario_values(name: str) -> dict[str, Any]:
     """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
         return {**read_scenario(name), "name": Path(name).stem}
@@ -304,7 +304,7 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
         override = f"{typed}={text}"
         restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
         restricted |= key in IMPORTING and ":" in text
-        restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(text))
+        restricted |= key.startswith(_SEATING_KEYS) and (CODE.search(override) is not None or _names_agent(text))
         if (restricted and value is not None) or "${" in override:
             if safe():
                 wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"

@@ -45,14 +45,14 @@ class Part(Strict):
         return values
 
 
-def whole(value: Any) -> Any:
+def as_integer(value: Any) -> Any:
     """Return 2e5, a whole number to people, as one."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Model = TypeVar("Model", bound=BaseModel)
 #: A number of environment steps.
-Steps = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+Steps = Annotated[int, Field(ge=1), BeforeValidator(as_integer)]
 
 
 def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class GateConfig(Bound):
         return self.metric.startswith("explained_variance/")
 
 
-def _checked(model: type[Model], values: Any) -> Model:
+def _validated(model: type[Model], values: Any) -> Model:
     """Return what a model of an entry of a table makes of ``values``, its errors below the key that asks."""
     try:
         return model.model_validate(values)
@@ -144,7 +144,7 @@ def _checked(model: type[Model], values: Any) -> Model:
 
 def _pool_settings(value: Any) -> Any:
     """Return the settings of a growing pool, checked by its own model."""
-    return None if value is None else _checked(load(POOLS[LEAGUE]), value)
+    return None if value is None else _validated(load(POOLS[LEAGUE]), value)
 
 
 def _one_agent(value: int) -> int:
@@ -218,7 +218,7 @@ class EnvironmentKind(Part):
 
     def seats_of(self, team: str) -> tuple[str, ...]:
         """Return all seats of a team, in index order."""
-        return tuple(seat for seat, its in self.learning.items() if its == team)
+        return tuple(seat for seat, other in self.learning.items() if other == team)
 
     def rewards(self) -> list[tuple[str, str, str]]:
         """Return what is known of its rewards as rows of ``explain``: name, value, meaning."""
@@ -244,15 +244,15 @@ def kind_named(package: str | None) -> type[EnvironmentKind]:
 
 
 #: What some kinds of environments take of a scenario and others do not.
-OF_A_KIND = ("league", "env_args", "env_path", "port", "agents", "teams", "symmetric", "outcome")
+KIND_KEYS = ("league", "env_args", "env_path", "port", "agents", "teams", "symmetric", "outcome")
 
 
-def _two_lists(value: Any) -> Any:
+def _by_purpose(value: Any) -> Any:
     """Return held-out players by what they are for: what was one list, before there were two, is for choosing."""
     return {"validate": value} if isinstance(value, list | tuple) and value else value or {}
 
 
-HeldOut = Annotated[dict[Literal["validate", "test"], tuple[str, ...]], BeforeValidator(_two_lists)]
+HeldOut = Annotated[dict[Literal["validate", "test"], tuple[str, ...]], BeforeValidator(_by_purpose)]
 
 
 class ScenarioConfig(Part):
@@ -308,7 +308,7 @@ class ScenarioConfig(Part):
             wanted = f"{', '.join(packages()[:-1])} or {packages()[-1]} with env_id={self.env_id}"
             raise ValueError(expected("package", wanted, self.package or "null"))
         opponents, takes = self.kind.opponents, type(self.kind).model_fields  # its kind refuses what does not fit
-        for name in OF_A_KIND:
+        for name in KIND_KEYS:
             if name not in takes and (value := getattr(self, name)) != type(self).model_fields[name].default:
                 what = f"package={self.package}" if self.package else "the red/blue-door game"
                 raise ValueError(expected(name, f"none, as {what} takes none", shown(str(value))))
@@ -320,7 +320,7 @@ class ScenarioConfig(Part):
     def kind(self) -> EnvironmentKind:
         """What is played, with all that its kind takes of this scenario."""
         kind = kind_named(self.package if self.env_id else None)
-        return _checked(kind, {name: getattr(self, name) for name in kind.model_fields})
+        return _validated(kind, {name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def spec(self) -> GameSpec:
@@ -357,12 +357,12 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
     Raises ``ConfigError``: a setting that this kind of environments does not support.
     """
     scenario, train, kind = config.scenario, config.train, config.scenario.kind
-    for key, value, able, wanted, missing in (
+    for key, value, supported, wanted, missing in (
         ("train.bonus", train.bonus, kind.board, "{}", "events to weigh"),
         ("train.shaping", train.shaping, kind.shaped, "null", "steps to hand to a function"),
         ("scenario.seats", scenario.seats, kind.rivals, "{}", "opponents, every agent learns"),
     ):
-        if value and not able:
+        if value and not supported:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
     factory: EnvFactory = kind.factory(config, hashes or {})
     return factory

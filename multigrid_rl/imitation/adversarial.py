@@ -37,7 +37,7 @@ from multigrid_rl.types import RunError
 
 Array = NDArray[Any]
 #: Rows of demonstrations that observations are normalised by, at most.
-_MEASURED = 100_000
+_NORMALISER_ROWS = 100_000
 SWITCH = "train.adversarial.allow_variable_horizon"
 
 
@@ -146,7 +146,7 @@ class Adversary:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
         check_horizon("demonstrations", recorded.terminated, config)
-        sample = recorded.observations[:: -(-len(recorded.observations) // _MEASURED)]
+        sample = recorded.observations[:: -(-len(recorded.observations) // _NORMALISER_ROWS)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
         std = np.maximum(sample.std(axis=0, dtype=np.float64), 1e-4)
@@ -192,20 +192,20 @@ class Adversary:
             chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count)).to(self._device)
             return Steps._make(column[chosen] for column in policy_steps)
 
-        metrics = self._tell_apart(sample)
+        metrics = self._train_discriminator(sample)
         with torch.no_grad():
             rewards = self.discriminator.rewards(policy_steps).cpu().numpy()
         metrics["learnt_reward"] = float(rewards.mean())
         result, first = [], 0
         for path in paths:
-            behind = first + int(path.active.sum())
+            end = first + int(path.active.sum())
             paid = np.zeros_like(path.rewards)
-            paid[path.active] = rewards[first:behind]
+            paid[path.active] = rewards[first:end]
             result.append(path._replace(rewards=paid))
-            first = behind
+            first = end
         return result, metrics
 
-    def _tell_apart(self, sample: Callable[[int], Steps]) -> dict[str, float]:
+    def _train_discriminator(self, sample: Callable[[int], Steps]) -> dict[str, float]:
         """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one."""
         metrics: dict[str, float] = {}
         count = self._config.minibatch_size
@@ -230,11 +230,11 @@ class Adversary:
     def _policy_steps(self, batch: Batch, paths: list[Paths]) -> Steps:
         next_obs, ended, first = [], [], 0
         for path in paths:
-            behind = first + int(path.active.sum())
-            _, after = path.with_next(batch.obs[first:behind], path.final_obs, path.last_obs)
+            end = first + int(path.active.sum())
+            _, after = path.with_next(batch.obs[first:end], path.final_obs, path.last_obs)
             next_obs.append(after[path.active])
             ended.append(path.terminated[path.active])
-            first = behind
+            first = end
         # Only bounded actions can be compared with an expert's.
         taken = self._distribution.bounded(batch.actions)
         return self._steps(batch.obs, taken, np.concatenate(next_obs), np.concatenate(ended))
@@ -296,9 +296,9 @@ class AdversarialUpdate(Update):
         cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Mapping[str, Any], **options: Any
     ) -> AdversarialUpdate:
         """Return that of a run, which reads what was recorded."""
-        own, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
+        settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
         options |= {"scale_values": config.model.scale_values}
-        return cls(own, data, networks, action_spaces, update_config(config), **options)
+        return cls(settings, data, networks, action_spaces, update_config(config), **options)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
@@ -322,5 +322,5 @@ class AdversarialUpdate(Update):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         super().set_state(state)
-        for name, one in self.adversaries.items():
-            one.set_state(state["adversaries"][name])
+        for name, adversary in self.adversaries.items():
+            adversary.set_state(state["adversaries"][name])

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 #: Held-out rows behind one value of the loss, at most; rows of one forward pass.
 HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
 #: Steps of one rollout of a play-out, and of the whole play-out at most.
-_STEPS, _MOST_STEPS = 32, 20_000
+_STEPS, _MAX_STEPS = 32, 20_000
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Cloning:
             ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds spent, by part.
         """
         metrics: dict[str, dict[str, float]] = {}
-        position, often = env_steps - self.config.env_steps, self.config.play_every
+        position, every = env_steps - self.config.env_steps, self.config.play_every
         self.clock.begin()
         for name, flat in self._flat.items():
             rows = self._rows(name, position)
@@ -168,7 +168,7 @@ class Cloning:
                 "gradient_steps": float(steps),
             }
         self.schedule(env_steps)
-        if env_steps // often > position // often:
+        if env_steps // every > position // every:
             for name, held_out in self.held_out_losses().items():
                 metrics[name]["held_out_loss"] = held_out
         return {**metrics, SECONDS: {"loss": 0.0, **self.clock.drain()}}
@@ -232,7 +232,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     collector = Collector(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
     quota, tables = Quota(episodes, count), []
     entropies: dict[str, list[float]] = {module: [] for module in specs.modules}
-    for _ in range(_MOST_STEPS // _STEPS):
+    for _ in range(_MAX_STEPS // _STEPS):
         rollouts = collector.collect()
         for agent in specs.agents:
             rollout = rollouts[agent.name]
@@ -278,15 +278,15 @@ class ShuffledReader:
         )
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
         order = np.random.default_rng((seed, 1)).permutation(len(bounds))
-        out = int(np.ceil(held_out * len(bounds)))
-        self._out, kept = bounds[np.sort(order[:out])], bounds[np.sort(order[out:])]
-        if not len(kept):
+        count = int(np.ceil(held_out * len(bounds)))
+        self._held_out, training = bounds[np.sort(order[:count])], bounds[np.sort(order[count:])]
+        if not len(training):
             raise ConfigError(
                 expected("train.cloning.held_out", f"a share that leaves some of {len(bounds)}", held_out)
             )
-        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in _merged(kept)])
+        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in _joined(training)])
         self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
-        self._at: tuple[int, int] | None = None
+        self._group: tuple[int, int] | None = None
 
     def take(self, position: int, count: int) -> LabelledPairs:
         """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
@@ -300,26 +300,26 @@ class ShuffledReader:
 
     def _around(self, position: int) -> tuple[int, Array, Array]:
         """Return the position of the first row shuffled together with ``position``, and those rows."""
-        which, inside = divmod(position, self.rows)
-        order = np.random.default_rng((self._seed, 2, which)).permutation(len(self._stretches))
-        behind = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
+        pass_number, inside = divmod(position, self.rows)
+        order = np.random.default_rng((self._seed, 2, pass_number)).permutation(len(self._stretches))
+        ends = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
         # Groups end with the first stretch that fills them.
-        marks = np.searchsorted(behind, np.arange(self.SHUFFLE_BUFFER_ROWS, self.rows, self.SHUFFLE_BUFFER_ROWS)) + 1
+        marks = np.searchsorted(ends, np.arange(self.SHUFFLE_BUFFER_ROWS, self.rows, self.SHUFFLE_BUFFER_ROWS)) + 1
         edges = np.unique([0, *marks[marks < len(order)], len(order)])
-        starts = np.concatenate([[0], behind])[edges]
+        starts = np.concatenate([[0], ends])[edges]
         group = int(np.searchsorted(starts, inside, side="right")) - 1
-        if self._at != (which, group):
+        if self._group != (pass_number, group):
             rows = np.concatenate([np.arange(*self._stretches[k]) for k in order[edges[group] : edges[group + 1]]])
-            np.random.default_rng((self._seed, 3, which, group)).shuffle(rows)
+            np.random.default_rng((self._seed, 3, pass_number, group)).shuffle(rows)
             self._rows = (self.data.observations[rows], self.data.actions[rows])
-            self._at = (which, group)
-        return which * self.rows + int(starts[group]), *self._rows
+            self._group = (pass_number, group)
+        return pass_number * self.rows + int(starts[group]), *self._rows
 
     def held_out(self, most: int) -> LabelledPairs | None:
         """Return observations and actions of at most ``most`` held-out rows; ``None`` if there are none."""
-        if not len(self._out):
+        if not len(self._held_out):
             return None
-        rows = np.concatenate([np.arange(low, high) for low, high in self._out])
+        rows = np.concatenate([np.arange(low, high) for low, high in self._held_out])
         rows = rows[:: -(-len(rows) // most)]
         return LabelledPairs(self.data.observations[rows], self.data.actions[rows])
 
@@ -340,7 +340,7 @@ def _pieces(low: int, high: int, length: int) -> Array:
     return np.stack([np.concatenate([[low], ends[:-1]]), ends], axis=1)
 
 
-def _merged(bounds: Array) -> Array:
+def _joined(bounds: Array) -> Array:
     """Return ``bounds`` (E, 2) with neighbours joined: many short episodes become few stretches."""
-    apart = bounds[1:, 0] != bounds[:-1, 1]
-    return np.stack([bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]], axis=1)
+    gaps = bounds[1:, 0] != bounds[:-1, 1]
+    return np.stack([bounds[np.append(True, gaps), 0], bounds[np.append(gaps, True), 1]], axis=1)

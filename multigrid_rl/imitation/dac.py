@@ -29,32 +29,32 @@ from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 NOISE = 0.5
 
 
-class KeptAdversary(Adversary):
+class ReplayAdversary(Adversary):
     """A discriminator that tells recorded steps from kept ones; see :class:`Adversary`."""
 
-    def learn_kept(self, replay: ReplayBuffer) -> dict[str, float]:
+    def learn_from_replay(self, replay: ReplayBuffer) -> dict[str, float]:
         """Learn to tell recorded steps from random kept ones; loss and accuracy of the last gradient step."""
 
         def sample(count: int) -> Steps:
             rows = replay.rows[torch.from_numpy(self._rng.integers(replay.count, size=count))].to(self._device)
-            obs, actions, _, live, after = replay.columns(rows)
-            return self._seen(Steps(obs, actions, after, 1 - live, torch.zeros_like(live)))
+            obs, actions, _, continues, after = replay.columns(rows)
+            return self._preprocess(Steps(obs, actions, after, 1 - continues, torch.zeros_like(continues)))
 
-        return self._tell_apart(sample)
+        return self._train_discriminator(sample)
 
     def _expert_steps(self, rows: Any) -> Steps:
-        return self._seen(super()._expert_steps(rows))
+        return self._preprocess(super()._expert_steps(rows))
 
-    def _seen(self, steps: Steps) -> Steps:
+    def _preprocess(self, steps: Steps) -> Steps:
         return steps
 
-    def pays(self, obs: Tensor, actions: Tensor) -> Tensor:
+    def reward_of(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return rewards (B,) for observations (B, D) and scaled actions (B, A)."""
-        none = torch.zeros_like(obs[:, 0])
-        return self.discriminator.rewards(self._seen(Steps(obs, actions, obs, none, none)))
+        zeros = torch.zeros_like(obs[:, 0])
+        return self.discriminator.rewards(self._preprocess(Steps(obs, actions, obs, zeros, zeros)))
 
 
-class KeptAirl(KeptAdversary):
+class ReplayAirl(ReplayAdversary):
     """A discriminator of the form ``logit D = g(s, a) / temperature - log pi(a|s)``; see :class:`Adversary`.
 
     A policy that has little noise left is known by ``log pi`` alone, and then ``g`` learns nothing. So all actions that
@@ -70,7 +70,7 @@ class KeptAirl(KeptAdversary):
         super().__init__(network, head, recorded, replace(config, kind="gail"), *arguments)
         self._head = head
 
-    def _seen(self, steps: Steps) -> Steps:
+    def _preprocess(self, steps: Steps) -> Steps:
         noise = torch.from_numpy(self._rng.standard_normal(tuple(steps.actions.shape), np.float32))
         actions = steps.actions + NOISE * noise.to(self._device)
         with torch.no_grad():
@@ -93,18 +93,18 @@ class Dac(Sac):
         self.adversaries = {}
         for name, agent in self.agents.items():
             network = networks[name]
-            kind = KeptAirl if adversarial.kind == "airl" else KeptAdversary
-            one = kind(network, network.head, recorded, adversarial, agent.device)
-            self.adversaries[name], agent.pays = one, one.pays
+            kind = ReplayAirl if adversarial.kind == "airl" else ReplayAdversary
+            adversary = kind(network, network.head, recorded, adversarial, agent.device)
+            self.adversaries[name], agent.reward_of = adversary, adversary.reward_of
 
     @classmethod
     def of(cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, device: torch.device) -> Dac:
         """Return that of a run, which reads what was recorded."""
-        own, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
-        return cls(own, data, networks, action_spaces, config.train, config.seed, device)
+        settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
+        return cls(settings, data, networks, action_spaces, config.train, config.seed, device)
 
-    def _kept(self, name: str) -> dict[str, float]:
-        return self.adversaries[name].learn_kept(self.agents[name].replay)
+    def _prepare(self, name: str) -> dict[str, float]:
+        return self.adversaries[name].learn_from_replay(self.agents[name].replay)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
@@ -121,5 +121,5 @@ class Dac(Sac):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         super().set_state(state)
-        for name, one in self.adversaries.items():
-            one.set_state(state["adversaries"][name])
+        for name, adversary in self.adversaries.items():
+            adversary.set_state(state["adversaries"][name])

@@ -33,7 +33,7 @@ Array = NDArray[Any]
 _EXPERTS, _MIXTURE, _ROOM = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32, 16
 
 
-class Labelled(NamedTuple):
+class LabelledSteps(NamedTuple):
     """Visited steps with the expert's labels: one row per step or, for a network with memory, per sequence."""
 
     obs: Array  # (R, D) or (R, T, D)
@@ -66,8 +66,8 @@ class LabellingCollector(Collector):
         self._experts, self._mixture = {}, {}
         room = _ROOM if len(self.agents) <= _ROOM else 0
         for k, (name, agent) in enumerate(self.agents.items()):
-            own, mixed = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
-            self._experts[name], self._mixture[name] = in_place_of(agent, experts[name], self.env, own), mixed
+            expert, mixture = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
+            self._experts[name], self._mixture[name] = in_place_of(agent, experts[name], self.env, expert), mixture
 
     def _play_whole(self) -> None:
         """Play step by step: an expert is asked in each."""
@@ -88,10 +88,10 @@ class LabellingCollector(Collector):
     def labelled(self) -> dict[str, Batch]:
         """Return the steps of the last rollout with the experts' actions, by agent, copied; no values."""
         result = {}
-        for name, r in self.rollouts.items():
-            obs, labels, mask, memory, starts = r.rows((r.obs, self.labels[name], r.mask))
-            none = np.empty((len(obs), 0), np.float32)
-            result[name] = Batch(obs, labels, mask, *(none,) * 5, memory, starts)
+        for name, rollout in self.rollouts.items():
+            obs, labels, mask, memory, starts = rollout.rows((rollout.obs, self.labels[name], rollout.mask))
+            empty = np.empty((len(obs), 0), np.float32)
+            result[name] = Batch(obs, labels, mask, *(empty,) * 5, memory, starts)
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -107,8 +107,8 @@ class LabellingCollector(Collector):
         streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
         for name, memory in memories.items():
             self._experts[name].memory = memory
-        for stream, kept in zip(streams, numbers, strict=True):
-            stream.state[:] = kept
+        for stream, saved in zip(streams, numbers, strict=True):
+            stream.state[:] = saved
 
 
 class Dagger(Cloning):
@@ -118,22 +118,22 @@ class Dagger(Cloning):
     """
 
     def _open(self) -> None:
-        self.known: dict[str, Labelled] = {}
+        self.known: dict[str, LabelledSteps] = {}
         self._moments: dict[str, Moments] = {}
         if self.config.data is not None:
             data = read_demonstrations(Path(self.config.data))
-            none = np.empty((data.card.rows, 0), np.float32)
-            active, starts = np.ones(data.card.rows, np.bool_), none.astype(np.bool_)
+            empty = np.empty((data.card.rows, 0), np.float32)
+            active, starts = np.ones(data.card.rows, np.bool_), empty.astype(np.bool_)
             for name, distribution in self._distributions.items():
                 actions = data.actions.astype(distribution.dtype)
-                self.add({name: Labelled(data.observations, actions, active, none, starts)})
+                self.add({name: LabelledSteps(data.observations, actions, active, empty, starts)})
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
     ) -> dict[str, dict[str, float]]:
         """Add what was labelled, then learn from all labels; see ``Cloning.learn``."""
         labels = self.add(
-            {name: Labelled(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
+            {name: LabelledSteps(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
         )
         if self._networks.keys() - self.known.keys():
             return {}  # the first decision of one of them is not over yet
@@ -151,11 +151,11 @@ class Dagger(Cloning):
                 self._moments[name] = Moments(len(normaliser.mean))
                 self._moments[name].take(normaliser, rows)
 
-    def add(self, labelled: Mapping[str, Labelled]) -> int:
+    def add(self, labelled: Mapping[str, LabelledSteps]) -> int:
         """Add labelled steps, by module, and update the normalisers; returns the number of steps."""
         for name, rows in labelled.items():
             parts = [self.known[name], rows] if name in self.known else [rows]
-            self.known[name] = Labelled._make(map(np.concatenate, zip(*parts, strict=True)))
+            self.known[name] = LabelledSteps._make(map(np.concatenate, zip(*parts, strict=True)))
             normaliser = getattr(self._networks[name], "normaliser", None)
             if isinstance(normaliser, Normaliser):
                 moments = self._moments.setdefault(name, Moments(len(normaliser.mean)))
@@ -170,7 +170,7 @@ class Dagger(Cloning):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
-        self.known = {name: Labelled(*columns) for name, columns in state["known"].items()}
+        self.known = {name: LabelledSteps(*columns) for name, columns in state["known"].items()}
         for name, values in state["seen"].items():
             self._moments[name] = Moments(len(values["mean"]))
             vars(self._moments[name]).update(values)
@@ -179,12 +179,12 @@ class Dagger(Cloning):
         """Return an empty mapping: no step is held out."""
         return {}
 
-    def _rows(self, name: str, position: int) -> Labelled:
+    def _rows(self, name: str, position: int) -> LabelledSteps:
         known = self.known[name]
         steps = known.starts.shape[1] or 1
         rng = np.random.default_rng((self.config.seed, 4, position))
         chosen = rng.integers(0, len(known.obs), -(-self.config.batch_size // steps))
-        return Labelled._make(column[chosen] for column in known)
+        return LabelledSteps._make(column[chosen] for column in known)
 
     def losses(self, name: str, rows: Any) -> Tensor:
         """Return the cloning loss of each step that counts."""
@@ -278,8 +278,8 @@ class Labelling(PlayOuts):
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
         """Play fresh episodes of the learner alone, if it is time; the expert's share of this round, too."""
-        episodes, told = super().finished(experience)
-        return episodes, {**told, "dagger/beta": self._collector.beta}
+        episodes, metrics = super().finished(experience)
+        return episodes, {**metrics, "dagger/beta": self._collector.beta}
 
     def get_state(self) -> dict[str, Any]:
         """Return the games that the expert labels, and the experts' sha256."""

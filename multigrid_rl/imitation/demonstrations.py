@@ -37,8 +37,8 @@ Array = NDArray[Any]
 DATA_FILE, CARD_FILE = "data.safetensors", "card.json"
 _MAX_CARD_BYTES = 1_000_000
 #: Rows per check, and bytes per hash update.
-_AT_ONCE = 1 << 16
-_CHUNK = 1 << 22
+_ROWS_PER_CHECK = 1 << 16
+_CHUNK_BYTES = 1 << 22
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "U8": np.dtype("u1"),
@@ -92,8 +92,8 @@ class DataCard(Strict):
         """Describe the data in one line."""
         line = f"{self.rows:,} steps of {self.who} in {self.env.env_id if self.env else self.scenario}"
         if self.returns is None:
-            told = f"{self.told['mean']:,.2f} +- {self.told.get('std', 0):,.2f}, it says" if "mean" in self.told else ""
-            return f"{line}, returns {told or 'unknown'}"
+            text = f"{self.told['mean']:,.2f} +- {self.told.get('std', 0):,.2f}, it says" if "mean" in self.told else ""
+            return f"{line}, returns {text or 'unknown'}"
         stats = self.returns
         return f"{line}, {stats.episodes:,} whole episodes of return {stats.mean:,.2f} +- {stats.std:,.2f}"
 
@@ -210,26 +210,26 @@ def _assemble(
     """Put the columns one after the other behind a header of safetensors; returns size and sha256."""
     header, first = {}, 0
     for name, (dtype, shape) in columns.items():
-        behind = first + int(np.prod(shape)) * _DTYPES[dtype].itemsize
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, behind]}
-        first = behind
+        end = first + int(np.prod(shape)) * _DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, end]}
+        first = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with file.open("w+b") as whole:
-        whole.write(len(text).to_bytes(8, "little") + text)
+    with file.open("w+b") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
         for name in columns:
             parts[name].seek(0)
-            shutil.copyfileobj(parts[name], whole, _CHUNK)
-        whole.flush()
-        os.fsync(whole.fileno())
-        size = whole.tell()
-        whole.seek(0)
-        return size, _sha256_of(whole)
+            shutil.copyfileobj(parts[name], stream, _CHUNK_BYTES)
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = stream.tell()
+        stream.seek(0)
+        return size, _sha256_of(stream)
 
 
 def _sha256_of(file: IO[bytes]) -> str:
     digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(_CHUNK_BYTES):
         digest.update(chunk)
     return digest.hexdigest()
 
@@ -305,7 +305,7 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
 def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> None:
     of_run, of_data = env and env["env_id"], card.env and card.env.env_id
     if (of_run and task_of(of_run)) != (of_data and task_of(of_data)):
-        names = [one or "the red/blue-door game" for one in (of_run, of_data)]
+        names = [env_id or "the red/blue-door game" for env_id in (of_run, of_data)]
         raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
     wanted = signature(agent, card.observation.view_size)
     needed = DataCard.model_validate({**card.model_dump(), **wanted})
@@ -325,11 +325,11 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
         most["actions"] = acts if isinstance(acts, list) else [acts] * data.card.members
     for name, limits in {"rewards": None, **most}.items():
         column = getattr(data, name)
-        for first in range(0, len(column), _AT_ONCE):
-            part = column[first : first + _AT_ONCE]
-            fine = np.isfinite(part) if limits is None else part < np.array(limits)
-            if not fine.all():
-                place = tuple(np.argwhere(~fine)[0])
+        for first in range(0, len(column), _ROWS_PER_CHECK):
+            part = column[first : first + _ROWS_PER_CHECK]
+            valid = np.isfinite(part) if limits is None else part < np.array(limits)
+            if not valid.all():
+                place = tuple(np.argwhere(~valid)[0])
                 wanted = "finite numbers" if limits is None else f"numbers below {shown(str(limits))}"
                 raise ConfigError(
                     expected(f"data: {path}: column {name}", wanted, f"{part[place]} in row {first + place[0]}")

@@ -14,11 +14,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.cli.app import written_beside
+from multigrid_rl.cli.app import temporary_output
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.evaluation.replays import read_games, replay
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 from multigrid_rl.imitation.demonstrations import DATA_FILE, Demonstrations, Episode, read_demonstrations, write
 from multigrid_rl.players.cards import signature, space_of
 from multigrid_rl.runs.provenance import versions
@@ -48,24 +48,24 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     who = who or ("you" if games else "unknown")
     facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
     facts |= signature(agent, None if game is None else game.view_size)
-    bounded = Bounded(agent.action_space)
+    clip_actions = ActionClipper(agent.action_space)
     if games:
         spec = config.scenario.kind.spec if game is not None else None
-        episodes, more = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
+        episodes, extra = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
     else:
-        episodes, more = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
-        episodes = bounded(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
-    with written_beside(output, "folder") as unfinished:
+        episodes, extra = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
+        episodes = clip_actions(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
+    with temporary_output(output, "folder") as temporary_path:
         try:
-            card = write(unfinished, episodes, {**facts, **more})
-            read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
+            card = write(temporary_path, episodes, {**facts, **extra})
+            read_demonstrations(temporary_path, agent, env)  # nothing is kept that cannot be learned from
         except ConfigError as error:  # of what was written, too: the file that it came from has the same rows
-            raise ConfigError(str(error).replace(str(unfinished / DATA_FILE), source)) from error
+            raise ConfigError(str(error).replace(str(temporary_path / DATA_FILE), source)) from error
         except ValueError as error:
             raise ConfigError(expected(source, "recorded steps", error)) from error
     yield f"imported {output}: {card.summary()}; {card.bytes:,} bytes"
-    if str(bounded):
-        yield str(bounded)
+    if str(clip_actions):
+        yield str(clip_actions)
 
 
 def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
@@ -162,7 +162,7 @@ def _episode(
     return Episode(obs[: len(actions)], actions, paid, *ends, obs[-1], seed)
 
 
-class Bounded:
+class ActionClipper:
     """Clips the actions of episodes to their bounds, as the environment does, and counts what lay outside."""
 
     def __init__(self, space: Space) -> None:
@@ -180,8 +180,8 @@ class Bounded:
 
     def __str__(self) -> str:
         share, most = self._outside / max(self._numbers, 1), self._most
-        told = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
-        return f"clipped:  {told}, where the environment clips them" if self._outside else ""
+        text = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
+        return f"clipped:  {text}, where the environment clips them" if self._outside else ""
 
 
 # --- torch files
@@ -196,9 +196,9 @@ def converted(key: str, what: str, path: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix="multigrid-rl-") as folder:
         limits = [str(_BYTES + 3 * path.stat().st_size), str(_SECONDS)]
         command = [sys.executable, str(Path(__file__).with_name("torch_file.py")), what, str(path), folder, *limits]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            error = (process.stderr.strip().splitlines() or [f"ended with status {process.returncode}"])[-1]
             raise ConfigError(expected(key, "a torch file of tensors", shown(error, 200)))
         yield Path(folder)
 
@@ -208,10 +208,10 @@ def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Epis
     key = f"data import: {path}"
     with converted(key, "steps", path) as folder:
         arrays = {name: np.atleast_1d(np.load(folder / f"{name}.npy", allow_pickle=False)) for name in columns}
-        told = json.loads((folder / "told.json").read_text())
-    lengths, facts = told.pop("lengths"), {"told": told} if told else {}
+        returns = json.loads((folder / "told.json").read_text())
+    lengths, facts = returns.pop("lengths"), {"told": returns} if returns else {}
     obs, actions = (
-        np.split(of, np.cumsum(lengths[name])[:-1]) if name in lengths else of for name, of in arrays.items()
+        np.split(array, np.cumsum(lengths[name])[:-1]) if name in lengths else array for name, array in arrays.items()
     )
     width = np.prod(columns["observations"].shape or ())
     if len(obs) and np.ndim(obs[0]) > 1 and np.size(obs[0]) != width:  # episodes
@@ -219,7 +219,7 @@ def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Epis
             wanted = "as many episodes of actions as of observations"
             raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
         given = [dict(zip(columns, pair, strict=True)) for pair in zip(obs, actions, strict=True)]
-        return (_episode(f"{key}: episode {k}", one, columns) for k, one in enumerate(given)), facts
+        return (_episode(f"{key}: episode {k}", episode, columns) for k, episode in enumerate(given)), facts
     if len(obs) != len(actions):
         wanted = "as many actions as observations, or a list of episodes, which may end with an observation"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
@@ -234,7 +234,7 @@ def _minari() -> Any:
     try:
         import minari  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(expected("minari", "an installed package", f"none: {installing('minari')}")) from error
+        raise ConfigError(expected("minari", "an installed package", f"none: {install_command('minari')}")) from error
     return minari
 
 
@@ -266,13 +266,13 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
 
     def buffers() -> Iterator[Any]:
         first = 0
-        for number, behind in enumerate(data.episode_ends.tolist()):
-            rows = slice(first, behind)
+        for number, end in enumerate(data.episode_ends.tolist()):
+            rows = slice(first, end)
             obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
             steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
             columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
             yield minari.data_collector.EpisodeBuffer(number, None, None, *map(list, columns))
-            first = behind
+            first = end
 
     try:
         with warnings.catch_warnings():

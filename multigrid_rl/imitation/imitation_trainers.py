@@ -84,10 +84,10 @@ class AdversarialOptions(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_before(cls, values: Any) -> Any:
+    def _drop_old_keys(cls, values: Any) -> Any:
         """Drop ``reward: null`` and ``replay: 0``, which older runs and recipes have."""
-        kept = values if isinstance(values, dict) else {}
-        return {key: value for key, value in kept.items() if value or key not in ("reward", "replay")} or values
+        options = values if isinstance(values, dict) else {}
+        return {key: value for key, value in options.items() if value or key not in ("reward", "replay")} or values
 
 
 class CloningTrain(TrainConfig):
@@ -122,10 +122,10 @@ class Imitation(Trainer):
 
     def check(self, config: RunConfig) -> None:
         """Check that there is something to imitate, and nothing that recorded steps do not hold."""
-        condition, asks = self._condition(config.train), isinstance(config.train, DaggerTrain)
+        condition, has_expert = self._condition(config.train), isinstance(config.train, DaggerTrain)
         wanted = f"a folder that `multigrid-rl data record` wrote, {condition}"
-        config.require(config.data is not None or asks, "data", wanted, "null")
-        memory = config.model.recurrent and (not asks or config.data is not None)
+        config.require(config.data is not None or has_expert, "data", wanted, "null")
+        memory = config.model.recurrent and (not has_expert or config.data is not None)
         config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)
         config.require(config.model.bound in (None, "clip"), "model.bound", f"clip {condition}")
         config.require(config.cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
@@ -145,9 +145,9 @@ class Imitation(Trainer):
         known = read_provenance(before).get("data", {}).get("sha256") if before else given
         if known != given:
             raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", given))
-        self._look_at(found[0], config)
+        self._check_data(found[0], config)
 
-    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+    def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
         """Raise ``ConfigError`` for recorded play, or settings of it, that this trainer cannot learn from."""
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
@@ -155,9 +155,9 @@ class Imitation(Trainer):
         from multigrid_rl.imitation.demonstrations import read_data_card
 
         data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
-        return data + self._played(config, threads, games)
+        return data + self._describe_play(config, threads, games)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return super().describe(config, threads, games)
 
 
@@ -176,9 +176,9 @@ class CloningTrainer(Imitation):
         """Check what cloning adds."""
         super().check(config)
         train, condition = config.train, self._condition(config.train)
-        learnt, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
+        adversarial, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
         for key, good, wanted, value in (
-            ("train.adversarial", learnt is None, f"null {condition}", "settings"),
+            ("train.adversarial", adversarial is None, f"null {condition}", "settings"),
             ("scheme", config.scheme != "ctde", f"dtde or ctce {condition}: no critic is trained", config.scheme),
             ("curriculum", not config.curriculum, f"[] {condition}", "stages"),
             ("scenario.league", config.scenario.league is None, f"null {condition}", "settings"),
@@ -186,23 +186,23 @@ class CloningTrainer(Imitation):
             ("train.warm_up", not train.warm_up, f"0 {condition}: no values", train.warm_up),
         ):
             config.require(good, key, wanted, value)
-        self._check_own(config, condition)
+        self._check_settings(config, condition)
 
-    def _check_own(self, config: RunConfig, condition: str) -> None:
+    def _check_settings(self, config: RunConfig, condition: str) -> None:
         train: Any = config.train
         allowed = f"1 {condition}: train.until sets how often data is passed over"
         config.require(train.epochs == 1, "train.epochs", allowed)
-        shown = train.cloning.patience is None or train.cloning.held_out > 0
-        config.require(shown, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
+        valid = train.cloning.patience is None or train.cloning.held_out > 0
+        config.require(valid, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
 
-    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+    def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
         from multigrid_rl.imitation.cloning import ShuffledReader
 
         assert isinstance(config.train, CloningTrain)
         if not isinstance(config.train, DaggerTrain):  # of labels nothing is held out
             ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
         train: Any = config.train
         often = f"every {train.cloning.play_every:,} recorded steps"
         lines = [
@@ -251,7 +251,7 @@ class DaggerTrainer(CloningTrainer):
     brings = ("learner/*/cloning_loss", "dagger/*")
     counts = ("played", "environment")
 
-    def _check_own(self, config: RunConfig, condition: str) -> None:
+    def _check_settings(self, config: RunConfig, condition: str) -> None:
         train: Any = config.train
         wanted = f"a player, its folder or a run, {condition}"
         config.require(train.dagger.expert is not None, "expert", wanted, "null")
@@ -267,10 +267,10 @@ class DaggerTrainer(CloningTrainer):
         for agent in specs.agents:
             player_in_place_of(agent, str(train.dagger.expert), config)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         train: Any = config.train
         expert = f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {games}"
-        return [expert, *super()._played(config, threads, games)]
+        return [expert, *super()._describe_play(config, threads, games)]
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from all labels."""
@@ -311,7 +311,7 @@ class AdversarialTrainer(Imitation):
         assert isinstance(train, AdversarialTrain)
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
-    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+    def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
         from multigrid_rl.imitation.adversarial import AdversarialConfig, check_horizon
 
         check_horizon("demonstrations", recorded.terminated, AdversarialConfig.of(config), ConfigError)
@@ -339,7 +339,7 @@ class DacTrainer(AdversarialTrainer):
         SAC.check(config)
         super().check(config)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return SAC.describe(config, threads, games)
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.cli.app import written_beside
+from multigrid_rl.cli.app import temporary_output
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.scenario import env_factory, env_signature
@@ -31,9 +31,9 @@ from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
 #: Bytes of the weights in a zip, at most.
-_MOST = 1 << 28
+_MAX_BYTES = 1 << 28
 #: Outputs of the rebuilt policy may differ from the file's by this, in float32.
-_NEAR = 1e-4
+_TOLERANCE = 1e-4
 
 
 def import_player(source: Path, overrides: list[str], output: Path, activation: str | None) -> Iterator[str]:
@@ -47,15 +47,15 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
         raise ConfigError(expected("scenario", "an environment of Gymnasium", config.scenario.name))
     weights = read_weights(source)
     kind = kind_of(source, weights)
-    architecture, own_weights = policy_of(source, kind, weights, agent, activation)
+    architecture, state = policy_of(source, kind, weights, agent, activation)
     card = {
         "name": output.name, "architecture": architecture, **signature(agent, None),
         **({} if agent.own is None else agent.own.taken),
         "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
         "provenance": {"command": f"import-policy, {kind.name}"},
     }  # fmt: skip
-    with written_beside(output, "folder") as unfinished:
-        written = write_player(unfinished, own_weights, card)
+    with temporary_output(output, "folder") as temporary_path:
+        written = write_player(temporary_path, state, card)
     yield f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}"
     if kind.name.endswith("PPO"):
         yield "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
@@ -118,8 +118,8 @@ def read_weights(path: Path) -> dict[str, Array]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 if "policy.pth" in archive.namelist():  # a file of torch's own is a zip, too
-                    if archive.getinfo("policy.pth").file_size > _MOST:
-                        raise ConfigError(expected(key, f"weights of at most {_MOST:,} bytes", "more"))
+                    if archive.getinfo("policy.pth").file_size > _MAX_BYTES:
+                        raise ConfigError(expected(key, f"weights of at most {_MAX_BYTES:,} bytes", "more"))
                     source = Path(folder) / "policy.pth"
                     try:
                         with archive.open("policy.pth") as packed, source.open("wb") as file:
@@ -136,7 +136,7 @@ def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
         squashed = kind.head[0] is not None  # its deviations are a layer's
         layers = [*kind.layers, kind.log_std] if squashed else kind.layers
         stds = set() if squashed or kind.log_std is None else {kind.log_std}
-        if {f"{layer}.{of}" for layer in layers for of in ("weight", "bias")} | stds <= weights.keys():
+        if {f"{layer}.{suffix}" for layer in layers for suffix in ("weight", "bias")} | stds <= weights.keys():
             return kind
     got = shown(", ".join(weights), 200)
     raise ConfigError(expected(f"import-policy: {path}", f"a policy of {', '.join(k.name for k in KINDS)}", got))
@@ -156,35 +156,35 @@ def policy_of(
     named = {"name": "mlp", "hidden": hidden, "activation": activation or kind.activation, "head": head, "bound": bound}
     architecture = ModelConfig.model_validate(named).model_dump(mode="json")
     network: Any = network_of(agent, architecture)
-    own = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
-    own["value_scale"] = torch.ones(1)
+    state = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
+    state["value_scale"] = torch.ones(1)
     critic = kind.values if all(f"{layer}.weight" in weights for layer in kind.values) else ()
     for part, layers in (("policy", kind.layers), ("value", critic)):
         for k, layer in enumerate(layers):
-            for of in ("weight", "bias"):
-                own[f"{part}.{2 * k}.{of}"] = torch.from_numpy(weights[f"{layer}.{of}"].copy())
+            for suffix in ("weight", "bias"):
+                state[f"{part}.{2 * k}.{suffix}"] = torch.from_numpy(weights[f"{layer}.{suffix}"].copy())
     last = 2 * (len(kind.layers) - 1)
     if head is not None:  # deviations are outputs, behind the means
-        for of in ("weight", "bias"):
-            both = [own[f"policy.{last}.{of}"], torch.from_numpy(weights[f"{kind.log_std}.{of}"].copy())]
-            own[f"policy.{last}.{of}"] = torch.cat(both)
-    elif "spread.log_std" in own:
+        for suffix in ("weight", "bias"):
+            parts = [state[f"policy.{last}.{suffix}"], torch.from_numpy(weights[f"{kind.log_std}.{suffix}"].copy())]
+            state[f"policy.{last}.{suffix}"] = torch.cat(parts)
+    elif "spread.log_std" in state:
         # A policy without deviations acts as it is: e^-20 of noise is lost in float32.
-        own["spread.log_std"] = (
-            torch.full_like(own["spread.log_std"], -20.0)
+        state["spread.log_std"] = (
+            torch.full_like(state["spread.log_std"], -20.0)
             if kind.log_std is None
             else torch.from_numpy(weights[kind.log_std].reshape(-1).copy())
         )
     for name, value in network.state_dict().items():
-        if name in own and own[name].shape != value.shape and name.startswith(("policy", "spread")):
+        if name in state and state[name].shape != value.shape and name.startswith(("policy", "spread")):
             wanted = f"{name} of shape {tuple(value.shape)}, as {agent.name}'s observations and actions need"
-            raise ConfigError(expected(f"{key}: {kind.name}", wanted, tuple(own[name].shape)))
-        if own[name].shape != value.shape:  # a critic of another size: players need none
-            own[name] = torch.zeros_like(value)
-    network.load_state_dict(own)
+            raise ConfigError(expected(f"{key}: {kind.name}", wanted, tuple(state[name].shape)))
+        if state[name].shape != value.shape:  # a critic of another size: players need none
+            state[name] = torch.zeros_like(value)
+    network.load_state_dict(state)
     _check_bounds(key, weights, agent)
     _check_same(key, kind, weights, network, agent, bound)
-    return architecture, own
+    return architecture, state
 
 
 def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:
@@ -212,8 +212,8 @@ def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
         squashed = kind.head != (None, "clip")
-        due = low + (np.tanh(x) + 1) / 2 * (high - low) if squashed else np.clip(x, low, high)
+        wanted = low + (np.tanh(x) + 1) / 2 * (high - low) if squashed else np.clip(x, low, high)
     else:
-        due = distribution.mode(x)
-    if not np.allclose(found, due, atol=_NEAR):
+        wanted = distribution.mode(x)
+    if not np.allclose(found, wanted, atol=_TOLERANCE):
         raise ConfigError(expected(f"{key}: {kind.name}", "the actions of the network in the file", "other ones"))

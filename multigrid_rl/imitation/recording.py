@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.cli.app import written_beside
+from multigrid_rl.cli.app import temporary_output
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.players.cards import signature
@@ -23,7 +23,7 @@ from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, Policy
 Array = NDArray[Any]
 
 
-def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **how: Any) -> str:
+def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **options: Any) -> str:
     """Write a player's steps into a new folder; returns the line that tells so.
 
     Args:
@@ -36,8 +36,8 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
     Raises ``ConfigError``, ``PlayerError``: no such player, or one that cannot play there.
     """
     run = is_run(who)
-    if how["checkpoint"] is not None and not run:
-        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", how["checkpoint"]))
+    if options["checkpoint"] is not None and not run:
+        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", options["checkpoint"]))
     config = config_of(who, overrides)
     if run and not overrides and config.scenario.env_id is None:
         check_code(f"{who}/config.yaml", code_of_run(config), "players of this project")
@@ -45,7 +45,7 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
         factory = env_factory(config.canonical)
         factory.load()
         agents = factory.specs.agents
-        loaded = {agent.name: player_in_place_of(agent, who, config, **how) for agent in agents}
+        loaded = {agent.name: player_in_place_of(agent, who, config, **options) for agent in agents}
     except ValueError as error:
         raise ConfigError(str(error)) from error
     game = config.scenario.game
@@ -65,9 +65,9 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
     }
     began = time.perf_counter()
     num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
-    with written_beside(output, "folder") as unfinished:
+    with temporary_output(output, "folder") as temporary_path:
         players = {name: row.player for name, row in loaded.items()}
-        card = write(unfinished, record(factory, players, steps, num_envs, seed), facts)
+        card = write(temporary_path, record(factory, players, steps, num_envs, seed), facts)
     return f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s"
 
 

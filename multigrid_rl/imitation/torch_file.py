@@ -39,11 +39,11 @@ def content_of(file: str) -> Any:
 
 def steps(content: Any, folder: Path) -> None:
     """Write ``observations.npy``, ``actions.npy`` and ``told.json``; a list of episodes as their rows and lengths."""
-    if isinstance(content, list | tuple) and content and all(isinstance(one, dict) for one in content):
-        content = {name: [one.get(name) for one in content] for name in content[0]}
+    if isinstance(content, list | tuple) and content and all(isinstance(episode, dict) for episode in content):
+        content = {name: [episode.get(name) for episode in content] for name in content[0]}
     if not isinstance(content, dict):
         raise SystemExit(f"expected a dictionary, got {type(content).__name__}")
-    told: dict[str, Any] = {"lengths": {}}
+    facts: dict[str, Any] = {"lengths": {}}
     for name in ("observations", "actions"):
         value: Any = content.get(name)
         listed = isinstance(value, list | tuple)
@@ -52,13 +52,13 @@ def steps(content: Any, folder: Path) -> None:
             raise SystemExit(f"expected {name}, an array, got {', '.join(map(str, content))}")
         rows = [np.asarray(part) for part in parts]
         if any(part.shape != rows[0].shape for part in rows):
-            told["lengths"][name] = [len(part) for part in rows]
+            facts["lengths"][name] = [len(part) for part in rows]
             array = np.concatenate(rows)
         else:
             array = np.stack(rows) if listed else rows[0]
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    told |= {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
-    (folder / "told.json").write_text(json.dumps(told))
+    facts |= {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
+    (folder / "told.json").write_text(json.dumps(facts))
 
 
 def weights(content: Any, folder: Path) -> None:

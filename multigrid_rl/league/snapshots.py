@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.files import free_path, json_text, unfinished, write_whole
+from multigrid_rl.files import free_path, json_text, unfinished, write_atomic
 from multigrid_rl.league.league import League, Snapshot
 from multigrid_rl.metrics import ahead
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
@@ -71,7 +71,7 @@ class RunLeague(League):
             self._files = {n: files for n, files in self._files.items() if n in self.weights}
             for number in set(self.weights) - set(self._files):
                 self._read(number)
-        write_whole(self._run / STANDINGS, json_text({"players": self.standings()}).encode())
+        write_atomic(self._run / STANDINGS, json_text({"players": self.standings()}).encode())
         return Roster(self.weights, {n: files for n, files in self._files.items() if n not in before})
 
     def _read(self, number: int) -> None:

@@ -57,8 +57,8 @@ class ReplayBuffer:
 
     def columns(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the columns of ``rows`` (B, ...) in the order above; rewards and the flag of no end are (B,)."""
-        obs, actions, rewards, live, after = torch.split(rows, self._sizes, 1)
-        return obs, actions, rewards.squeeze(1), live.squeeze(1), after
+        obs, actions, rewards, continues, after = torch.split(rows, self._sizes, 1)
+        return obs, actions, rewards.squeeze(1), continues.squeeze(1), after
 
     def get_state(self) -> dict[str, Any]:
         """Return the filled rows, and where the next one goes."""
@@ -85,7 +85,7 @@ class SoftAgent:
         pays: rewards (B,) for observations (B, D) and scaled actions (B, A), in place of those that were played for.
     """
 
-    pays: Callable[[Tensor, Tensor], Tensor] | None = None
+    reward_of: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __init__(self, network: Any, train: SacTrain, seed: int, device: torch.device) -> None:
         self._policy, self._head, self._options, self._gamma = network.policy, network.head, train.sac, train.gamma
@@ -120,15 +120,15 @@ class SoftAgent:
         """Keep the steps of a batch."""
         first = 0
         for path in paths:
-            behind = first + int(path.active.sum())
-            rows = batch.rows(slice(first, behind))
+            end = first + int(path.active.sum())
+            rows = batch.rows(slice(first, end))
             _, after = path.with_next(rows.obs, path.final_obs, path.last_obs)
             actions = self._head.scaled(torch.from_numpy(rows.actions).to(self.device)).cpu()
-            live = ~path.terminated[path.active]
-            numbers = np.stack([path.rewards[path.active], live], axis=1).astype(np.float32)
+            continues = ~path.terminated[path.active]
+            numbers = np.stack([path.rewards[path.active], continues], axis=1).astype(np.float32)
             columns = (rows.obs, actions, numbers, after[path.active])
             self.replay.add(torch.cat([torch.as_tensor(column) for column in columns], dim=1))
-            first = behind
+            first = end
 
     def learn(self, steps: int) -> dict[str, float]:
         """Take gradient steps; the statistics of the last one, and the mean of the critics' loss."""
@@ -146,15 +146,15 @@ class SoftAgent:
 
     def _descend(self, rows: Tensor, noise: Tensor) -> dict[str, float]:
         """Take a step of critics, policy and weight of the entropy on ``rows`` (B, ...) with ``noise`` (2, B, A)."""
-        obs, taken, reward, live, after = self.replay.columns(rows)
+        obs, taken, reward, continues, after = self.replay.columns(rows)
         alpha = self._log_alpha.weights.detach().exp()
         with torch.no_grad():
-            if self.pays is not None:
-                reward = self.pays(obs, taken)
+            if self.reward_of is not None:
+                reward = self.reward_of(obs, taken)
             action, logp = self._draw(after, noise[0])
             # Twin critics (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477): the lower one overestimates less.
             soft = torch.minimum(*self._values(self._targets, torch.cat([after, action], 1))) - alpha * logp
-            target = reward + self._gamma * live * soft
+            target = reward + self._gamma * continues * soft
         values = self._values(self._critics, rows[:, : self._width + self._actions])
         loss = sum((value - target).pow(2).mean() for value in values)
         assert isinstance(loss, Tensor)
@@ -213,8 +213,8 @@ class SoftAgent:
         """Restore a state."""
         for flat, weights in zip((self._q, self._slow, self._log_alpha), state["critics"], strict=True):
             flat.weights.data.copy_(torch.from_numpy(weights))
-        for optimizer, kept in zip((self._q_optimizer, self._alpha_optimizer), state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        for optimizer, saved in zip((self._q_optimizer, self._alpha_optimizer), state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self._generator.set_state(torch.from_numpy(state["generator"]))
         self.replay.set_state(state["replay"])
 
@@ -247,7 +247,7 @@ class Sac:
         for agent in self.agents.values():
             agent.schedule(lr, q_lr)
 
-    def _kept(self, name: str) -> dict[str, float]:  # noqa: ARG002 - for those who learn what steps are worth
+    def _prepare(self, name: str) -> dict[str, float]:  # noqa: ARG002 - for those who learn what steps are worth
         """Go through what a module has kept, before it is learned from; statistics of that."""
         return {}
 
@@ -263,7 +263,7 @@ class Sac:
         ready = env_steps >= options.learning_starts
         steps = round(self._train.batch_size * options.updates_per_step) if ready else 0
         for name in batches:
-            found, agent = self._kept(name), self.agents[name]
+            found, agent = self._prepare(name), self.agents[name]
             metrics[name] = {**found, **agent.learn(steps), "gradient_steps": float(steps)}
             metrics[name] |= {"lr": agent.optimizer.param_groups[0]["lr"], "dropped_updates": agent.dropped()}
         self.clock.lap("network")

@@ -67,9 +67,9 @@ class SacTrainer(Trainer):
             config.require(good, key, f"{wanted} with train={config.train.trainer}", value)
         train = config.train
         assert isinstance(train, SacTrain)
-        batch, own = train.batch_size, train.sac
-        config.require(own.buffer >= batch, "train.sac.buffer", f"at least a batch of {batch} steps")
-        learns = round(batch * own.updates_per_step) > 0
+        batch, options = train.batch_size, train.sac
+        config.require(options.buffer >= batch, "train.sac.buffer", f"at least a batch of {batch} steps")
+        learns = round(batch * options.updates_per_step) > 0
         config.require(learns, "train.sac.updates_per_step", f"a gradient step for a batch of {batch} steps")
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:

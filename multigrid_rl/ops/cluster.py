@@ -127,7 +127,7 @@ def preflight(
     return _lines(folder, answers, blind, opponents)
 
 
-def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
+def probe_node(token: str, factories: Sequence[EnvFactory]) -> Answer:
     """Return what this process sees: its versions, the file ``token``, and the checked players of ``factories``.
 
     Raises ``PlayerError``: a player did not arrive as it was sent.
@@ -142,7 +142,7 @@ def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
 
 def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
     # No CPU is requested, so that a node whose CPUs are all in use can still answer.
-    task: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(probe_node)
     sent = ray.put(factories)
     references = {
         node: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(token, sent)

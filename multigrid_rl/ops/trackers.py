@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.files import installing, write_whole
+from multigrid_rl.files import install_command, write_atomic
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Library:
     def check(cls) -> None:
         """Raise ``ConfigError`` where the library is not installed."""
         if find_spec(cls.name) is None:
-            wanted = f"csv, or an installed library: {installing(cls.name)}"
+            wanted = f"csv, or an installed library: {install_command(cls.name)}"
             raise ConfigError(expected("tracking", wanted, f"{cls.name}, which is not there"))
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Library:
         known = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
         with self._guarded():
             id = self._open(folder, values, known)
-            write_whole(file, json.dumps({self.name: id}).encode())
+            write_atomic(file, json.dumps({self.name: id}).encode())
 
     def row(self, row: dict[str, Any]) -> None:
         """Hand over what the row measured."""

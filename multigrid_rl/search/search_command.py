@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from multigrid_rl.cli.app import fail, refused
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 
 
 def search(
@@ -30,7 +30,7 @@ def search(
     if resume is not None and (overrides or folder is not None):
         raise refused("--resume", "no overrides and no --folder beside it, for it goes on as it began", "some")
     if find_spec("optuna") is None:
-        raise refused("search", f"the extra search ({installing('search')})", "no optuna")
+        raise refused("search", f"the extra search ({install_command('search')})", "no optuna")
     from multigrid_rl.search.search_folder import SearchFolder
 
     place = SearchFolder.asked(overrides or [], folder) if resume is None else SearchFolder.reopen(resume)

@@ -29,7 +29,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import parse, put
 from multigrid_rl.config.recipes import names_in, read_config_file
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import write_atomic
 from multigrid_rl.runs.folder import locked
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.runs.reports import gates_of
@@ -322,4 +322,4 @@ class SearchFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""
-        write_whole(self.path / name, text.encode())
+        write_atomic(self.path / name, text.encode())

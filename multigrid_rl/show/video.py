@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.files import installing, unfinished
+from multigrid_rl.files import install_command, unfinished
 from multigrid_rl.show.captions import NARROWEST, Notes, Picture, Strip, captioned
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.words import short
@@ -192,7 +192,7 @@ def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
     try:
         import imageio_ffmpeg  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise ConfigError(expected("film", f"the extra films ({installing('films')})", error)) from error
+        raise ConfigError(expected("film", f"the extra films ({install_command('films')})", error)) from error
 
     shots = film.shots()
     first = next(shots)

@@ -96,11 +96,11 @@ def test_each_gradient_step_is_paid_by_the_discriminator_of_now():
     adversary = dac.adversaries[AGENT]
     with torch.no_grad():
         wanted = adversary.discriminator(Steps(obs, actions, obs, obs[:, 0], torch.zeros(5)))
-        before = dac.agents[AGENT].pays(obs, actions)
+        before = dac.agents[AGENT].reward_of(obs, actions)
     assert torch.equal(before, wanted)
     once(collector, dac, 64)
     with torch.no_grad():
-        assert not torch.equal(dac.agents[AGENT].pays(obs, actions), before)
+        assert not torch.equal(dac.agents[AGENT].reward_of(obs, actions), before)
 
 
 def test_discriminator_tells_recorded_from_kept():
@@ -110,7 +110,7 @@ def test_discriminator_tells_recorded_from_kept():
     recorded = torch.from_numpy(SHOWN)[None], torch.ones(1, 1)
     kept = dac.agents[AGENT].replay.columns(dac.agents[AGENT].replay.rows[:32])
     with torch.no_grad():
-        pays = dac.agents[AGENT].pays
+        pays = dac.agents[AGENT].reward_of
         assert float(pays(recorded[1], recorded[0])) > float(pays(kept[0], kept[1]).mean()) + 1.0
 
 
@@ -137,7 +137,7 @@ def test_airl_pays_its_logit_of_noisy_actions_or_g_alone(payoff):
         begun = rng.state
         seen = adversary._seen(Steps(obs, actions, obs, zeros, zeros))
         rng.state = begun
-        paid = adversary.pays(obs, actions)
+        paid = adversary.reward_of(obs, actions)
         g = adversary.discriminator.reward_of(adversary.discriminator.normaliser(obs), seen.actions)
     torch.testing.assert_close(paid, g if payoff == "f" else g - 0.5 * seen.logp)
     assert adversary.discriminator.shaping is None
