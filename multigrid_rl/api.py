@@ -145,8 +145,8 @@ def play(
     if game not in KEPT:
         raise ConfigError(unknown("game", str(game), KEPT))
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
-    return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {_name(who, {})}"))
+    result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
+    return Replay(choose(kept_games(result), game, f"{episodes} games of {_name(who, {})}"))
 
 
 def train(
@@ -175,7 +175,7 @@ def train(
         RunError: the run broke off; what it had reported stays in its folder.
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
-    settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in by_seat(players).items()]
+    settings += [f"scenario.seats.{seat}={_seat_value(who)}" for seat, who in by_seat(players).items()]
     settings += keyword_overrides(values)
     _check_callback(callback)
     if resume is not None:
@@ -209,8 +209,8 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
-    return {"mode": mode, **summary(evaluation.parts)}
+    result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
+    return {"mode": mode, **summary(result.parts)}
 
 
 def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:
@@ -289,7 +289,7 @@ def _is_object(who: Any) -> bool:
     return hasattr(who, "act") and not isinstance(who, type)
 
 
-def _judged(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
+def _target_of(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
     """Return a player or run to be judged; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
     names = [_name(player, objects) for player in (who, opponent)]
@@ -310,7 +310,7 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
     return name
 
 
-def _seated(who: PlayerLike | Mapping[Any, float]) -> str:
+def _seat_value(who: PlayerLike | Mapping[Any, float]) -> str:
     if isinstance(who, Mapping):
         return ",".join(f"{_name(player)}:{weight:g}" for player, weight in who.items())
     return str(_name(who))

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
-_MAX_WHOLE = 2**63
+_MAX_INTEGER = 2**63
 #: Environment variable: folders with the user's own frozen players.
 PLAYERS_FROM = "MULTIGRID_RL_PLAYERS"
 
@@ -41,9 +41,9 @@ def install_command(extra: str) -> str:
         return f"make {where}setup EXTRAS={extra}"
     if (root / "pyproject.toml").is_file():
         return f"pip install --editable {shlex.quote(f'{root}[{extra}]')}"
-    marked = [(one, one.marker) for one in map(Requirement, requires("multigrid-rl") or ()) if one.marker]
-    needed = [one for one, when in marked if when.evaluate({"extra": extra}) > when.evaluate({"extra": ""})]
-    return "pip install " + shlex.join(f"{one.name}{one.specifier}" for one in needed)
+    marked = [(entry, entry.marker) for entry in map(Requirement, requires("multigrid-rl") or ()) if entry.marker]
+    needed = [entry for entry, marker in marked if marker.evaluate({"extra": extra}) > marker.evaluate({"extra": ""})]
+    return "pip install " + shlex.join(f"{entry.name}{entry.specifier}" for entry in needed)
 
 
 def player_folders() -> list[Path]:
@@ -65,7 +65,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value = super().construct_yaml_int(node)
-        if abs(value) >= _MAX_WHOLE:
+        if abs(value) >= _MAX_INTEGER:
             raise yaml.MarkedYAMLError(problem="whole numbers beyond 64 bits are not allowed")
         return value
 
@@ -101,7 +101,7 @@ def exists(path: Path) -> bool:
 
 
 @contextmanager
-def unfinished(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a place to write the file or folder ``path`` to, which gets its name when the block ends well.
 
     What was at ``path`` stays until then. After a failure nothing is left, after a kill a hidden folder at most. Raises
@@ -110,14 +110,14 @@ def unfinished(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     exists(path)  # a name that is too long is refused before the work
     with TemporaryDirectory(prefix=".unfinished-", dir=path.parent, ignore_cleanup_errors=True) as folder:
-        beside = Path(folder, path.name)
-        yield beside
-        beside.replace(path)
+        temporary_path = Path(folder, path.name)
+        yield temporary_path
+        temporary_path.replace(path)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file in one go, onto the disk: after a kill there is the old one or the new one. Raises ``OSError``."""
-    with unfinished(path) as beside, beside.open("wb") as file:
+    with atomic_path(path) as temporary_path, temporary_path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -134,7 +134,7 @@ def json_text(content: Any, indent: int | None = None) -> str:
 def free_path(folder: Path, name: str, ending: str = "") -> Path:
     """Return a path in ``folder`` that nothing has yet: ``name``, or with a number from 2 behind it."""
     names = chain([name], (f"{name}-{k}" for k in count(2)))
-    return next(path for free in names if not (path := folder / f"{free}{ending}").exists())
+    return next(path for candidate in names if not (path := folder / f"{candidate}{ending}").exists())
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int] = (0,)) -> list[str]:

@@ -32,7 +32,7 @@ class Gate:
     share: float = 0.95
     window: int = 100_000
 
-    def met(self, value: float) -> bool:
+    def is_met(self, value: float) -> bool:
         """Return whether one value meets the bound. NaN never does."""
         return value <= self.bound if self.comparison == "<=" else value >= self.bound
 
@@ -74,7 +74,7 @@ class GateState:
         self.recent.append((now.env_steps, value))
         while self.recent[0][0] <= now.env_steps - gate.window:
             self.recent.popleft()
-        if gate.met(value):
+        if gate.is_met(value):
             self.first_reached = self.first_reached or now
             self.streak_from = now.env_steps if self.streak_from is None else self.streak_from
         else:
@@ -90,8 +90,8 @@ class GateState:
         if now - first_report < gate.window:
             return False
         if gate.hold == "mean":
-            return gate.met(self.mean())
-        return sum(gate.met(value) for _, value in self.recent) / len(self.recent) >= gate.share
+            return gate.is_met(self.mean())
+        return sum(gate.is_met(value) for _, value in self.recent) / len(self.recent) >= gate.share
 
     def held_steps(self, now: int) -> int:
         """Return environment steps for which the gate has been met without a break."""
@@ -108,7 +108,7 @@ class GateState:
             **asdict(self.gate),
             "value": self.value if math.isfinite(self.value) else None,
             "window_mean": mean if math.isfinite(mean) else None,
-            "met": self.gate.met(self.value),
+            "met": self.gate.is_met(self.value),
             "held": self.held,
             "first_reached": asdict(self.first_reached) if self.first_reached else None,
             "first_held": asdict(self.first_held) if self.first_held else None,
@@ -146,7 +146,7 @@ class GateKeeper:
         self.last = now
         for state, value in zip(self.states, gate_values, strict=True):
             state.update(now, value, self.first_report)
-        if self.states and all(s.gate.met(s.value) for s in self.states):
+        if self.states and all(s.gate.is_met(s.value) for s in self.states):
             self.first_reached = self.first_reached or now
         if self.held:
             self.first_held = self.first_held or now
@@ -168,9 +168,9 @@ class GateKeeper:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from these histories. Raises ``ValueError`` for histories of other gates."""
-        got, own = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
-        if got != own:
-            raise ValueError(expected("history of the gates", own, got))
+        got, gates = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
+        if got != gates:
+            raise ValueError(expected("history of the gates", gates, got))
         self.__dict__.update(deepcopy({**state, "min_episodes": self.min_episodes}))
 
     def verdict(self) -> dict[str, Any]:

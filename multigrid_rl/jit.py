@@ -40,7 +40,7 @@ def _sources_digest() -> str:
     return digest.hexdigest()
 
 
-class NotKeptError(Exception):
+class NotCompiledError(Exception):
     """A kernel is not on disk, and must not be compiled by this process."""
 
 
@@ -48,7 +48,7 @@ class _State:
     """What a process does about kernels that are not on disk."""
 
     def __init__(self) -> None:
-        self.kept_only = False
+        self.forbid_compiling = False
         #: Called when one is missing; when one was compiled.
         self.missing: Callable[[], None] = _nothing
         self.compiled: Callable[[], None] = _nothing
@@ -64,13 +64,13 @@ state = _State()
 
 
 @contextmanager
-def kept_only(on: bool) -> Iterator[None]:
+def forbid_compiling(on: bool) -> Iterator[None]:
     """Raise ``NotKeptError`` instead of compiling within a block, if ``on``."""
-    state.kept_only = on
+    state.forbid_compiling = on
     try:
         yield
     finally:
-        state.kept_only = False
+        state.forbid_compiling = False
 
 
 class _KernelFile(IndexDataCacheFile):
@@ -84,19 +84,19 @@ class _KernelFile(IndexDataCacheFile):
     def __init__(self, function: Callable[..., object], folder: str, name: str) -> None:
         super().__init__(folder, name, None)
         # Where it may not be written, as in the sandbox of an agent, it may still be read.
-        self._beside = Path(function.__code__.co_filename).parent / "__pycache__"
+        self._source_folder = Path(function.__code__.co_filename).parent / "__pycache__"
 
     def load(self, key: tuple[Any, ...]) -> Any:
-        own = self._place(key)
-        for place in (own, self._beside / own.name):
+        file = self._place(key)
+        for place in (file, self._source_folder / file.name):
             with suppress(OSError):
                 content = place.read_bytes()
                 body = content[_DIGEST:]
                 if content[:_DIGEST] == self._digest(key, body):
                     return pickle.loads(body)
         state.missing()
-        if state.kept_only:
-            raise NotKeptError
+        if state.forbid_compiling:
+            raise NotCompiledError
         return None
 
     def save(self, key: tuple[Any, ...], data: Any) -> None:

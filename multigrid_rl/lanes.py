@@ -46,7 +46,7 @@ def _place(context: Any, builder: Any, kinds: Any, args: Any) -> Any:
     return builder.bitcast(item, _VECTOR.as_pointer())
 
 
-def _checked(array: Any) -> None:
+def _check_array(array: Any) -> None:
     kind = (getattr(array, name, None) for name in ("ndim", "layout", "dtype"))
     if tuple(kind) != (2, "C", types.float32):
         raise TypingError(f"lanes: expected a contiguous (R, C) float32 array, got {array}")
@@ -55,7 +55,7 @@ def _checked(array: Any) -> None:
 @intrinsic
 def load(_: Any, array: Any, row: Any, column: Any) -> Any:
     """Return ``array[row, column : column + LANES]``; nobody looks whether there are so many."""
-    _checked(array)
+    _check_array(array)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.load(_place(context, builder, sig.args, args), align=4)
@@ -66,7 +66,7 @@ def load(_: Any, array: Any, row: Any, column: Any) -> Any:
 @intrinsic
 def store(_: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
     """Set ``array[row, column : column + LANES]``."""
-    _checked(array)
+    _check_array(array)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.store(args[3], _place(context, builder, sig.args, args), align=4)

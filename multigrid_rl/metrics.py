@@ -282,8 +282,8 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
 
 def ahead(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return 1 where the return ``one`` is larger, -1 where it is smaller, 0 where they differ by rounding alone."""
-    level = np.isclose(one, other, rtol=1e-12, atol=1e-6)  # sums of floats depend on their order
-    return np.where(level, 0.0, np.sign(one - other))
+    equal = np.isclose(one, other, rtol=1e-12, atol=1e-6)  # sums of floats depend on their order
+    return np.where(equal, 0.0, np.sign(one - other))
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
@@ -300,7 +300,7 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def students(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
+def student_quantiles(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the 97.5 % quantiles of Student's distribution by degrees of freedom, to 0.2 %.
 
     By its expansion (https://personal.math.ubc.ca/~cbm/aands/page_949.htm, 26.7.5): scipy's would take 40 MB.
@@ -324,7 +324,7 @@ def mean_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     mean, count = float(values.mean()), len(values)
     if count == 1:
         return mean, float("nan"), float("nan")
-    half = float(students(np.array(count - 1)) * values.std(ddof=1)) / float(np.sqrt(count))
+    half = float(student_quantiles(np.array(count - 1)) * values.std(ddof=1)) / float(np.sqrt(count))
     return mean, mean - half, mean + half
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-_MOST_NAMED, _NEAREST = 12, 6  # in a message; of more names only so many
+_MAX_NAMED, _NEAREST = 12, 6  # in a message; of more names only so many
 #: Name of the program.
 NAME = "multigrid-rl"
 
@@ -27,10 +27,10 @@ def program() -> str:
     """Return what to type for this program: its name or, where a shell does not find this one by it, its path."""
     started = sys.argv[0]
     typed = Path(started).name == NAME and os.sep in started
-    own = Path(started) if typed else Path(sys.executable).with_name(NAME)
+    executable = Path(started) if typed else Path(sys.executable).with_name(NAME)
     found = shutil.which(NAME)
-    by_name = not own.exists() or (found is not None and Path(found).resolve() == own.resolve())
-    return NAME if by_name else shlex.quote(str(own))
+    by_name = not executable.exists() or (found is not None and Path(found).resolve() == executable.resolve())
+    return NAME if by_name else shlex.quote(str(executable))
 
 
 def reason(error: OSError, place: object = "") -> str:
@@ -58,12 +58,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def shown(text: str | bytes, most: int = 80) -> str:
+def shown(text: str | bytes, limit: int = 80) -> str:
     """Return the beginning of ``text``, safe to print in one line: at most ``most`` characters and three dots."""
     if isinstance(text, bytes):
-        text = text[: 4 * most].decode(errors="replace")
-    line = printable(one_line(text[: 4 * most]))
-    return line if len(line) <= most else line[:most] + "..."
+        text = text[: 4 * limit].decode(errors="replace")
+    line = printable(one_line(text[: 4 * limit]))
+    return line if len(line) <= limit else line[:limit] + "..."
 
 
 def one_line(text: object) -> str:
@@ -90,7 +90,7 @@ def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> s
 
 def listed(word: str, names: Sequence[str]) -> str:
     """Return names in a row, of many those that are nearest to ``word`` and how many more there are."""
-    if len(names) <= _MOST_NAMED:
+    if len(names) <= _MAX_NAMED:
         return ", ".join(names) or "none"
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.4) or names[:_NEAREST]
     return f"{', '.join(near)} and {len(names) - len(near)} more"
@@ -108,7 +108,7 @@ def check_integer(key: str, value: object, least: int, why: str = "") -> None:
 
 
 #: pydantic's kinds of errors in plain words; braces are filled with what was given and the bounds.
-_PLAIN = {
+_WANTED = {
     "float_parsing": "a number", "float_type": "a number", "int_parsing": "a whole number",
     "int_type": "a whole number", "int_from_float": "a whole number", "bool_parsing": "true or false",
     "bool_type": "true or false", "tuple_type": "a list, such as [{got}]", "list_type": "a list, such as [{got}]",
@@ -124,8 +124,8 @@ def first_error(error: ValidationError, place: str = "", *, quoting: bool = Fals
     first = error.errors()[0]
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
     message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
-    if first["type"] in _PLAIN:
-        words = _PLAIN[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
+    if first["type"] in _WANTED:
+        words = _WANTED[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
         message = f"expected {words}"
     message = message.split(" or instance of ")[0]  # a class of ours
     if quoting and not isinstance(first["input"], dict) and ", got " not in message:

@@ -40,7 +40,7 @@ MISTAKES = (
 
 _of_strangers: ContextVar[bool] = ContextVar("of_strangers", default=False)
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def safe() -> bool:
@@ -86,8 +86,8 @@ def check_code(key: object, names: Iterable[str], what: str) -> None:
     for name in names:
         if safe():
             raise ConfigError(expected(key, f"{what}, as code is refused here (--safe)", name))
-        if name not in _said:
-            _said.add(name)
+        if name not in _logged:
+            _logged.add(name)
             LOG.warning("%s: names code, which is run: %s (`multigrid-rl --safe` refuses it)", key, name)
 
 
@@ -96,9 +96,9 @@ def check_code(key: object, names: Iterable[str], what: str) -> None:
 
 def user_code_place(error: BaseException) -> str:
     """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
-    others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    excluded = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(excluded)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def mistake(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from multigrid_rl.files import discard_output, unfinished, write_atomic
+from multigrid_rl.files import atomic_path, discard_output, write_atomic
 from multigrid_rl.tables import VERBS, find, has
 from multigrid_rl.text import ConfigError, OneLineError, expected, one_line, reason, shown, unknown
 
@@ -298,7 +298,7 @@ def temporary_output(output: Path, what: str = "file") -> Iterator[Path]:
         try:
             if output.exists():
                 raise refused("--output", f"a new {what}", f"{output}, which exists already")
-            temporary_path = stack.enter_context(unfinished(output))
+            temporary_path = stack.enter_context(atomic_path(output))
         except OSError as error:
             raise refused("--output", f"a {what} that can be made", f"{output}: {error.strerror}") from error
         try:

@@ -21,7 +21,7 @@ from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing, unless
 from multigrid_rl.evaluation.replays import AnyRecord
-from multigrid_rl.files import csv_text, unfinished, write_atomic
+from multigrid_rl.files import atomic_path, csv_text, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.doors import game_of
 from multigrid_rl.text import expected, first_error
@@ -138,7 +138,7 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
     for entry in entries:
         home = folder / COPIES / entry.filed
         if entry.files and not home.exists():
-            with unfinished(home) as whole:
+            with atomic_path(home) as whole:
                 write_parts(entry.files, whole)
 
 

@@ -148,11 +148,11 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
         node: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(token, sent)
         for node in nodes()
     }
-    _, late = ray.wait(list(references.values()), num_returns=len(references), timeout=patience_s)
-    for reference in late:
+    _, pending = ray.wait(list(references.values()), num_returns=len(references), timeout=patience_s)
+    for reference in pending:
         ray.cancel(reference, force=True)
     for node, reference in references.items():
-        if reference in late:
+        if reference in pending:
             wanted = f"an answer within {patience_s:g} s"
             raise ClusterError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
     answers: dict[Node, Answer] = {}

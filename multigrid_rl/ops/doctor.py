@@ -100,8 +100,8 @@ def check_token(address: str) -> Finding:
 def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding]:
     """Check that the cluster at ``address`` is reached, and that its nodes can take part in runs in ``folder``."""
     change = "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto"
-    silent = unreachable(address)
-    answer = {"error": silent} if silent else _isolated(["cluster", address, str(folder)], patience_s)
+    unreached = unreachable(address)
+    answer = {"error": unreached} if unreached else _isolated(["cluster", address, str(folder)], patience_s)
     if "error" in answer:
         return [Finding("cluster", "problem", f"{address}: {answer['error']}", change)]
     if "refused" in answer:

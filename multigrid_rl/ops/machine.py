@@ -72,8 +72,8 @@ def tested_versions(constraints: Path) -> dict[str, str]:
         return {}
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     pins = [Requirement(line) for line in lines if line]
-    holding = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
-    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in holding}
+    applicable = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in applicable}
 
 
 def check_kernels(folder: Path | None = None) -> Finding:

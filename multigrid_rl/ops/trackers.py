@@ -22,7 +22,7 @@ PROJECT = "multigrid_rl"
 #: By what a library knows a run again that goes on.
 ID_FILE = "tracking.json"
 #: How long MLflow tries while a run starts. By itself it asks a dead server eight times, for up to two minutes each.
-_MLFLOW_BRIEF = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+_MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
 class Csv:
@@ -81,7 +81,7 @@ class Library:
         """Open a run in the library, or the one that this folder has there already."""
         self.check()
         self._library: Any = import_module(self.name)
-        self._on = True
+        self._is_active = True
         file = folder / ID_FILE
         known = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
         with self._guarded():
@@ -90,13 +90,13 @@ class Library:
 
     def row(self, row: dict[str, Any]) -> None:
         """Hand over what the row measured."""
-        if self._on:
+        if self._is_active:
             with self._guarded():
                 self._log({name: value for name, value in row.items() if value is not None})
 
     def end(self, verdict: dict[str, Any] | None) -> None:  # noqa: ARG002
         """Wait until everything has arrived."""
-        if self._on:
+        if self._is_active:
             with self._guarded():
                 self._close()
 
@@ -118,7 +118,7 @@ class Library:
         except (getattr(self._library, self.error), OSError, ValueError) as error:
             what = f"{type(error).__name__}: {one_line(error)}"
             LOG.warning("tracking=%s: %s; the run goes on without", self.name, what)
-            self._on = False
+            self._is_active = False
 
 
 class Wandb(Library):
@@ -149,15 +149,15 @@ class Mlflow(Library):
     name, error = "mlflow", "MlflowException"
 
     def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
-        brief = {name: value for name, value in _MLFLOW_BRIEF.items() if name not in os.environ}
-        os.environ.update(brief)
+        limits = {name: value for name, value in _MLFLOW_LIMITS.items() if name not in os.environ}
+        os.environ.update(limits)
         try:
             run = self._library.start_run(run_id=known, run_name=folder.name, nested=True)
             self._id = str(run.info.run_id)
             if known is None:
                 self._library.log_params(dict(_leaves(values)))
         finally:
-            for name in brief:
+            for name in limits:
                 del os.environ[name]
         return self._id
 

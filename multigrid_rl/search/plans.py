@@ -21,7 +21,7 @@ from multigrid_rl.text import expected
 #: A trial ends by itself, because it lags behind, or by an error.
 Status = Literal["finished", "stopped", "failed"]
 #: More environment steps than any trial plays: what the number of a score is scaled by.
-_MOST_STEPS = 2.0**34
+_MAX_STEPS = 2.0**34
 
 
 class SearchPart(Part):
@@ -127,7 +127,7 @@ class Score:
         margin = math.copysign(1.0, self.margin) if math.isinf(self.margin) else self.margin / (1 + abs(self.margin))
         if self.env_steps_to_held is None:
             return margin
-        return 2.0 + (0.25 * margin - min(self.env_steps_to_held, _MOST_STEPS - 1)) / _MOST_STEPS
+        return 2.0 + (0.25 * margin - min(self.env_steps_to_held, _MAX_STEPS - 1)) / _MAX_STEPS
 
 
 def score_of(verdict: Mapping[str, Any]) -> Score:
@@ -202,12 +202,12 @@ def winner_of(outcomes: Sequence[Outcome], seeds: int) -> Winner | None:
             runs.setdefault(outcome.spec.origin, []).append(outcome)
     complete = [rows for rows in runs.values() if all(row.score is not None for row in rows)]
     if not complete:  # the best single trial; it is confirmed where a plan asks for no further seeds
-        return next((_judged([best], confirmed=seeds == 0) for best in ranked(outcomes)), None)
-    winners = [_judged(rows, confirmed=len(rows) >= seeds) for rows in complete]
+        return next((_winner([best], confirmed=seeds == 0) for best in ranked(outcomes)), None)
+    winners = [_winner(rows, confirmed=len(rows) >= seeds) for rows in complete]
     return max(winners, key=lambda winner: (winner.confirmed, len(winner.trials), winner.score.number))
 
 
-def _judged(rows: list[Outcome], *, confirmed: bool) -> Winner:
+def _winner(rows: list[Outcome], *, confirmed: bool) -> Winner:
     order = ranked(rows)
     worst = order[-1].score or Score(None, -math.inf)
     return Winner(rows[0].spec.params or {}, tuple(row.spec.id for row in order), worst, confirmed and worst.held)
@@ -277,13 +277,13 @@ def population(space: Space, settings: PbtSettings, seed: int) -> Rounds:
             return
         members = []
         rng = np.random.default_rng([seed, generation])
-        for m, (source, params) in enumerate(_exploited(space, settings, outcomes, rng)):
+        for m, (source, params) in enumerate(_select(space, settings, outcomes, rng)):
             name, until = f"g{generation:02d}-m{m:02d}", source.until + settings.interval
             stage = f"generation {generation}"
             members.append(TrialSpec(name, stage, params, source.seed, until, origin=source.id, warm_start=True))
 
 
-def _exploited(
+def _select(
     space: Space, settings: PbtSettings, outcomes: list[Outcome], rng: np.random.Generator
 ) -> list[tuple[TrialSpec, Params]]:
     """Select by truncation: for each place, the policy to continue and its values."""

@@ -33,7 +33,7 @@ def search(
         raise refused("search", f"the extra search ({install_command('search')})", "no optuna")
     from multigrid_rl.search.search_folder import SearchFolder
 
-    place = SearchFolder.asked(overrides or [], folder) if resume is None else SearchFolder.reopen(resume)
+    place = SearchFolder.from_overrides(overrides or [], folder) if resume is None else SearchFolder.reopen(resume)
     # Imported here: Ray takes two seconds, which a mistake above need not cost.
     from multigrid_rl.search.tuning import run_search
 

@@ -43,7 +43,7 @@ from multigrid_rl.search.plans import (
     Status,
     TrialSpec,
 )
-from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
+from multigrid_rl.search.space import RESERVED_KEYS, Space, load_space, read_yaml
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 _REQUEST, STUDY = "search.yaml", "study.log"
@@ -152,19 +152,19 @@ def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list
 
     Raises ``ConfigError``: no override at all, or one of what a search sets itself.
     """
-    own, base, changes = {"search": "three-stage", "seed": 0}, [], {}
+    search_values, base, changes = {"search": "three-stage", "seed": 0}, [], {}
     for override in overrides:
         ((key, value),) = parse([override]).items()
-        if key in own:
-            own[key] = value
+        if key in search_values:
+            search_values[key] = value
         elif key.startswith("search."):
             changes[key.removeprefix("search.")] = value
-        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
+        elif key in RESERVED_KEYS or key == "address" or key.partition(".")[0] == "cluster":
             instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
             raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
         else:
             base.append(override)
-    name, seed = str(own["search"]), own["seed"]
+    name, seed = str(search_values["search"]), search_values["seed"]
     if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
         raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
     if not any(override.startswith("experiment=") for override in base):
@@ -181,7 +181,7 @@ class SearchFolder:
         self.provenance = provenance  # command, commit, versions, machine
 
     @classmethod
-    def asked(cls, overrides: list[str], path: Path | None) -> "SearchFolder":
+    def from_overrides(cls, overrides: list[str], path: Path | None) -> "SearchFolder":
         """Make the folder of what a command asks for. Raises ``ConfigError``, ``PlayerError``."""
         request = SearchRequest.parse(overrides)
         scenario, now = request.space.config.scenario.name, datetime.now()
@@ -277,7 +277,7 @@ class SearchFolder:
         # The only way to a trial that another process asked for.
         return optuna.Trial(self.study, self._rows()[name]._trial_id)
 
-    def lags(self, name: str, env_steps: int, number: float) -> bool:
+    def report_progress(self, name: str, env_steps: int, number: float) -> bool:
         """Report how a trial goes; returns whether it is to stop."""
         trial = self._trial(name)
         if env_steps not in self._rows()[name].intermediate_values:
@@ -308,15 +308,15 @@ class SearchFolder:
         return result
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             file = self.path / STUDY
             # A kill may have left a line incomplete, and a lock.
             if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
                 os.truncate(file, text.rfind(b"\n") + 1)
-            for left in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
-                left.unlink(missing_ok=True)
+            for leftover in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
+                leftover.unlink(missing_ok=True)
             self.__dict__.pop("study", None)  # read anew
             yield
 

@@ -98,12 +98,12 @@ def verdict_of(folder: SearchFolder, winner: Winner) -> str:
     steps, runs = winner.score.env_steps_to_held, len(winner.trials)
     if steps is None:
         return f"Did not hold all gates in {runs} run(s); smallest margin {winner.score.margin:.3g} of a bound."
-    how, settings = "in one run, not confirmed over seeds", folder.request.settings
+    condition, settings = "in one run, not confirmed over seeds", folder.request.settings
     if winner.trials[0].startswith("s3-") and isinstance(settings, ThreeStageSettings):
-        how = f"on {runs} of {settings.confirm.seeds} seeds that no earlier stage had seen"
+        condition = f"on {runs} of {settings.confirm.seeds} seeds that no earlier stage had seen"
     elif winner.trials[0].startswith("g"):
-        how = "as the last of several configurations that its policy learned with; alone it is not known to"
-    return f"Held all gates {how}; {steps:,} environment steps at most."
+        condition = "as the last of several configurations that its policy learned with; alone it is not known to"
+    return f"Held all gates {condition}; {steps:,} environment steps at most."
 
 
 def as_markdown(folder: SearchFolder, result: SearchResult) -> str:

@@ -23,9 +23,9 @@ DRAWS: Final = ("uniform", "loguniform", "randint", "lograndint", "choice")
 #: logarithm of its horizon 1 / (1 - gamma), a batch in its exponent.
 TRANSFORMS: Final = {"one_minus": ("uniform", "loguniform"), "power_of_two": ("randint",)}
 #: A search sets these itself: a trial has one core, samples in its own process, and its length is the plan's.
-OWN_KEYS: Final = ("seed", "run_dir", "train.until", "train.stop_when_held", "cluster.num_env_runners")
+RESERVED_KEYS: Final = ("seed", "run_dir", "train.until", "train.stop_when_held", "cluster.num_env_runners")
 #: What a search cannot vary: results of different tasks have no order.
-_NEVER = (*OWN_KEYS, "scenario", "experiment", "scheme", "checkpoints")
+_NEVER = (*RESERVED_KEYS, "scenario", "experiment", "scheme", "checkpoints")
 _MINIBATCH = "train.minibatch_size"
 
 Value = float | int | str | bool | list[Any] | dict[str, Any] | None
@@ -166,7 +166,7 @@ class Space:
         if any(override.startswith("model.hidden=") for override in self.base):
             # A network with memory has one hidden layer: of those that the user asked for, it gets the last.
             chosen.setdefault("model.hidden", list(self.config.model.hidden))
-        return fitted(chosen, self.config)
+        return fit_values(chosen, self.config)
 
     def overrides(self, params: Params) -> list[str]:
         """Return the overrides of ``train`` for what was drawn."""
@@ -185,7 +185,7 @@ class Space:
                 raise ConfigError(f"space={self.name}: {error}") from error
 
 
-def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
+def fit_values(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     """Fit ``chosen`` values together, so that no trial fails by a rule that binds several keys.
 
     Minibatches are no larger than a batch, and whole sequences of ``num_steps`` for a network with memory, which also
@@ -194,8 +194,8 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     result = dict(chosen)
     envs, steps = (int(str(chosen.get(f"train.{k}", getattr(config.train, k)))) for k in ("num_envs", "num_steps"))
     network = chosen.get("model", chosen.get("model.name", config.model.name))
-    asked = chosen.get(_MINIBATCH, config.train.minibatch_size)
-    wanted = envs * steps if asked is None else int(str(asked))
+    requested = chosen.get(_MINIBATCH, config.train.minibatch_size)
+    wanted = envs * steps if requested is None else int(str(requested))
     minibatch = min(wanted, envs * steps)
     entry = network_entry(network)
     if entry is not None and entry.memory:

@@ -41,7 +41,7 @@ from multigrid_rl.types import RunError
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
 #: Seconds that what is left of a killed search has to let go of a run.
-LEFT_S = 30.0
+RELEASE_S = 30.0
 #: How a run ends by itself.
 ENDS = ("held", "until")
 #: Switches Tune's tables, TensorBoard events and advice off; a search prints its own. The command handles Ctrl-C.
@@ -67,7 +67,7 @@ def search(
         ConfigError: another process searches in this folder, or its records do not fit its plan.
         OSError: the folder cannot be written.
     """
-    with folder.held():
+    with folder.lock():
         began = time.monotonic()
         # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
         before = folder.study.user_attrs.get("seconds", 0.0)
@@ -78,8 +78,8 @@ def search(
             result = result_of(folder, complete=run.round is None, seconds=before + time.monotonic() - began)
             folder.study.set_user_attr("seconds", result.seconds)
             write_result(folder, result)
-    if run.broken is not None:
-        raise run.broken
+    if run.write_error is not None:
+        raise run.write_error
     return result
 
 
@@ -146,9 +146,9 @@ class SearchRun(Searcher, tune.Stopper):
         super().__init__()
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
-        self._ended = {outcome.spec.id: outcome for outcome in folder.outcomes()}
+        self._outcomes = {outcome.spec.id: outcome for outcome in folder.outcomes()}
         self.running: dict[str, TrialSpec] = {}  # by Tune's names
-        self.broken: OSError | None = None  # why the folder could not be written
+        self.write_error: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
         self._rounds = plan_of(folder.request.settings, folder.request.space, folder.request.seed)
         #: Trials of the round that the plan is at; ``None``: it is carried out.
@@ -164,8 +164,8 @@ class SearchRun(Searcher, tune.Stopper):
 
     def _advance(self) -> None:
         """Go on to the first round of which not all trials have ended."""
-        while self.round is not None and all(spec.id in self._ended for spec in self.round):
-            ended = [self._ended[self.folder.begin(spec).id] for spec in self.round]
+        while self.round is not None and all(spec.id in self._outcomes for spec in self.round):
+            ended = [self._outcomes[self.folder.begin(spec).id] for spec in self.round]
             try:
                 self.round = self._rounds.send(ended)
             except StopIteration:
@@ -174,7 +174,7 @@ class SearchRun(Searcher, tune.Stopper):
     @property
     def ending(self) -> bool:
         """Whether nothing more is to be started."""
-        return self.broken is not None or self._interrupted()
+        return self.write_error is not None or self._interrupted()
 
     def stop_all(self) -> bool:
         """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
@@ -188,7 +188,7 @@ class SearchRun(Searcher, tune.Stopper):
             try:
                 (self.folder.path / STOP).touch()
             except OSError as error:
-                self.broken = error
+                self.write_error = error
         return not self.running or time.monotonic() > self._ends_at
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
@@ -197,19 +197,19 @@ class SearchRun(Searcher, tune.Stopper):
 
     def suggest(self, trial_id: str) -> Any:
         """Record the beginning of the next trial that is to be run, if there is one now. Raises ``ConfigError``."""
-        known = self._ended.keys() | {spec.id for spec in self.running.values()}
+        known = self._outcomes.keys() | {spec.id for spec in self.running.values()}
         waiting = [] if self.ending else [spec for spec in self.round or () if spec.id not in known]
         # What a round tries hangs on earlier rounds, and not on which of its own trials ended first: all its values
         # are drawn at once. Those of asha, which has one round, hang on what has ended.
         at_once = 1 if isinstance(self.folder.request.settings, AshaSettings) else len(waiting)
         try:
-            begun = [self.folder.begin(spec) for spec in waiting[:at_once]]
+            started = [self.folder.begin(spec) for spec in waiting[:at_once]]
         except OSError as error:
-            self.broken, begun = error, []
-        if not begun:
+            self.write_error, started = error, []
+        if not started:
             return self.FINISHED if self.ending or self.round is None else None
-        self.running[trial_id] = begun[0]
-        return {"spec": begun[0]}
+        self.running[trial_id] = started[0]
+        return {"spec": started[0]}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
         """Read what a trial recorded, pass it on, and go on; one that was interrupted goes on with the search."""
@@ -221,10 +221,10 @@ class SearchRun(Searcher, tune.Stopper):
                 self.folder.end(outcome)
             if outcome is not None:
                 self._on_outcome(outcome)
-                self._ended[spec.id] = outcome
+                self._outcomes[spec.id] = outcome
                 self._advance()
         except OSError as failure:
-            self.broken = self.broken or failure
+            self.write_error = self.write_error or failure
 
 
 @contextmanager
@@ -277,20 +277,20 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
     """
     began = time.monotonic()
     try:
-        verdict, lags = _played(folder, spec)
+        verdict, lags = _play(folder, spec)
     except Exception as error:  # rewards and environments of the user's own raise anything; Tune hears of it, too
-        said = f"{type(error).__name__}: {one_line(error)}"
-        folder.end(Outcome(spec, "failed", None, seconds=time.monotonic() - began, reason=said))
+        message = f"{type(error).__name__}: {one_line(error)}"
+        folder.end(Outcome(spec, "failed", None, seconds=time.monotonic() - began, reason=message))
         raise
     if lags or verdict["ended"] in ENDS:
         status: Status = "stopped" if lags else "finished"
         folder.end(Outcome(spec, status, score_of(verdict), verdict["env_steps"], time.monotonic() - began))
 
 
-def _played(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
+def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
     """Play a trial, or what an earlier session left of it; returns its verdict, and whether it lags behind."""
-    own = (f"seed={spec.seed}", f"train.until={spec.until}", "train.torch_threads=1", "train.threads=1")
-    command = [*folder.request.space.overrides(spec.params or {}), *own, "cluster.num_env_runners=0"]
+    fixed = (f"seed={spec.seed}", f"train.until={spec.until}", "train.torch_threads=1", "train.threads=1")
+    command = [*folder.request.space.overrides(spec.params or {}), *fixed, "cluster.num_env_runners=0"]
     path = folder.run_path(spec.id)
     # Ray has replaced them, and a run's provenance records how to repeat the run.
     sys.argv = ["multigrid-rl", "train", *command]
@@ -298,31 +298,31 @@ def _played(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool
         verdict = read_verdict(path)
         if verdict["ended"] in ENDS:  # a kill kept a run that reached its end from saying so
             return verdict, False
-    every = later = folder.request.settings.report_every
+    every = next_report = folder.request.settings.report_every
     lags = False
 
     def observe(row: dict[str, Any], keeper: GateKeeper) -> None:
-        nonlocal later, lags
+        nonlocal next_report, lags
         steps = row["env_steps"]
         # The end of a run is its verdict's to report.
-        if later <= steps < spec.until and not keeper.held:
-            later = steps - steps % every + every
-            lags = folder.lags(spec.id, steps, score_of(keeper.verdict()).number)
+        if next_report <= steps < spec.until and not keeper.held:
+            next_report = steps - steps % every + every
+            lags = folder.report_progress(spec.id, steps, score_of(keeper.verdict()).number)
 
     config = compose(command)
-    left = start = _checkpoint_of(path)
-    if spec.warm_start and left is None:
+    resumed_from = start = _checkpoint_of(path)
+    if spec.warm_start and resumed_from is None:
         start = newest_good(folder.run_path(str(spec.origin)))
-    stages = stages_of(config, opponent_hashes(path) if left else None)
-    if left is not None:
-        run = RunFolder.reopened(path, config, left)
+    stages = stages_of(config, opponent_hashes(path) if resumed_from else None)
+    if resumed_from is not None:
+        run = RunFolder.reopened(path, config, resumed_from)
     else:
         run = RunFolder(path, config, seated_in(stages), facts_of(config))
     stop = folder.path / STOP
     try:
-        at = start.path if start else None
-        with built(config, stages, at) as algorithm:
-            verdict = train(algorithm, config, run, observe, lambda: lags or stop.exists(), at)
+        checkpoint_path = start.path if start else None
+        with built(config, stages, checkpoint_path) as algorithm:
+            verdict = train(algorithm, config, run, observe, lambda: lags or stop.exists(), checkpoint_path)
     finally:
         run.close()
     return verdict, lags
@@ -332,13 +332,13 @@ def _checkpoint_of(run: Path) -> Checkpoint | None:
     """Return where a run of an earlier session goes on from. Raises ``ConfigError``: another process holds it."""
     if not run.exists():
         return None
-    last = time.monotonic() + LEFT_S
+    deadline = time.monotonic() + RELEASE_S
     while True:
         try:
             locked(run / LOCK).close()
             break
         except ConfigError:  # a trial of a killed search that has not noticed yet
-            if time.monotonic() > last:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
     with suppress(ConfigError):

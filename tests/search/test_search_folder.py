@@ -81,7 +81,7 @@ def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
     (folder.path / f"{STUDY}.lock").symlink_to(file)  # of what was killed while it wrote
     assert SearchFolder.reopen(folder.path).outcomes() == ROWS[:2]
     assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
-    with folder.held():
+    with folder.lock():
         assert file.read_bytes() == whole
         record(folder, ROWS[2:3])
     assert folder.outcomes() == ROWS[:3]
@@ -106,15 +106,15 @@ def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with folder.held():
+    with folder.lock():
         assert "no locks on this drive" in caplog.text
 
 
 def test_locks_folder_and_never_overwrites_it(folder, request_):
     assert "exists already, expected a folder that does not" in refusal(SearchFolder.create, folder.path, request_)
-    with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
+    with folder.lock(), pytest.raises(ConfigError, match="another process is writing to it"), folder.lock():
         pass
-    with folder.held():
+    with folder.lock():
         assert (folder.path / "lock").exists()
 
 

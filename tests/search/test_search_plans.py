@@ -157,7 +157,7 @@ def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
         run.on_trial_complete("t", error=True)  # its process could not write its end either
     assert (spec is None) == (what == "begin")
     assert run.ending
-    assert run.broken.errno == 28
+    assert run.write_error.errno == 28
 
 
 def test_asks_trials_to_stop_and_waits(started):
@@ -210,9 +210,9 @@ def test_halving_compares_with_trials_of_earlier_sessions(started):
     run = started("asha")
     for margin, stops in ((0.9, False), (0.1, True), (0.95, False), (0.5, True)):
         name, record = begun(run).id, run.folder
-        assert record.lags(name, 500, margin) is False  # every trial may play its grace
-        assert record.lags(name, 1000, margin) is stops
-        record.lags(name, 1000, margin)  # as a trial that goes on from before this report does: no warning
+        assert record.report_progress(name, 500, margin) is False  # every trial may play its grace
+        assert record.report_progress(name, 1000, margin) is stops
+        record.report_progress(name, 1000, margin)  # as a trial that goes on from before this report does: no warning
         ended(run, "t", Score(None, margin), "stopped" if stops else "finished", env_steps=1000)
         run = started("asha")
     assert [row.status for row in run.folder.outcomes()] == ["finished", "stopped", "finished", "stopped"]
