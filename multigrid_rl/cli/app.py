@@ -31,35 +31,35 @@ LOST, CRASHED = 3, 70
 #: Keys that may be written as options, too, and options that may be written as keys.
 CHOICES = ("scenario", "scheme", "experiment", "model", "train", "cluster", "seed")
 AGAINST = "--against"  # of ``compare``
-#: What other programs call our verbs.
+#: Names of verbs in other programs -> ours.
 _FOREIGN_VERBS = {
     "help": "--help", "resume": "train --resume RUN", "enjoy": "play, watch or video", "render": "video",
     "eval": "evaluate", "test": "evaluate", "benchmark": "evaluate", "run": "train", "learn": "train", "tune": "search",
     "list": "players or config", "plot": "report", "tournament": "cup", "check": "inspect",
     **dict.fromkeys(("overlay", "reference"), "report, which draws a run over its recipe's curves"),
 }  # fmt: skip
-#: Verbs of earlier versions, which still do: their place among those of today.
+#: Verbs of earlier versions, still accepted -> their names today.
 _FORMER_VERBS = {
     "record": "data record", "import-policy": "data import-policy", "import-mlagents": "config import-mlagents",
     "freeze": "players freeze", "rate": "players rate",
 }  # fmt: skip
-#: Options that another tool serves, and how.
+#: Options of other programs -> the tool that does the same.
 _FOREIGN_OPTIONS = {
     "--push": "hf upload USER/NAME FOLDER, of what is exported",
     "--parquet": "pandas.read_csv('episodes.csv').to_parquet('episodes.parquet')",
 }
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
-#: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
+#: Error of a wrong option or argument; newer versions of typer hold a copy of click without a public name for it.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
-    """Imports a verb when it is asked for, and prints a wrong verb, option or argument in one line, as other errors."""
+    """Imports a verb when it is called; prints a wrong verb, option or argument in one line, like other errors."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # An add-on may have been left out.
+        # An add-on may be missing from this checkout.
         self.commands: dict[str, Any] = dict.fromkeys(name for name in VERBS if has(VERBS, name))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
@@ -71,7 +71,7 @@ class Commands(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return a verb and its words, in which a scenario may be written either way."""
+        """Return a verb and its words; options and overrides are rewritten to the form that the verb takes."""
         first, two_words = _FORMER_VERBS.get(args[0], args[0]), " ".join(args[:2])
         args = [two_words, *args[2:]] if two_words in self.commands else [first, *args[1:]]
         name, command, words = super().resolve_command(ctx, args)
@@ -101,7 +101,7 @@ class Commands(TyperGroup):
 
 
 class CompareCommand(TyperCommand):
-    """Lets ``--against`` take all words up to the next option, as a shell makes them out of a pattern."""
+    """Lets ``--against`` take all words up to the next option, for patterns that a shell expands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``--against a b`` as ``--against a --against b``."""
@@ -136,11 +136,11 @@ def rewrite_words(params: Sequence[Any], words: Sequence[str]) -> list[str]:
             rewritten.append(value)
         else:
             appended.append(f"{key}={value}")
-    return [*rewritten, *appended]  # behind a player or run, which stands first
+    return [*rewritten, *appended]  # overrides come after a player or run, which is the first word
 
 
 def _usage_message(error: Any) -> str:
-    """Return what was wrong, with the options that there are, or the override that was meant."""
+    """Return the message of a usage error, with the known options, or the override that was probably meant."""
     from multigrid_rl.config import compose, overrides, recipes
 
     option = getattr(error, "option_name", None)
@@ -162,7 +162,7 @@ def _usage_message(error: Any) -> str:
 
 
 def _reworded(message: str) -> str:
-    """Return what typer and pydantic say of an option's value in the form of all our messages."""
+    """Return a message of typer or pydantic about an option's value in the form of our messages."""
     if missing := re.match(r"Missing (?:option|argument) '([^']*)'", message):
         return expected(missing[1], "a value", "none")
     if not (invalid := re.match(r"Invalid value for '([^']*)': (?:Value error, )?(.*)", message)):
@@ -175,7 +175,7 @@ def _reworded(message: str) -> str:
 
 
 class Verbs(typer.Typer):
-    """Commands that end with one line and an exit status for every kind of error."""
+    """Commands that report every kind of error in one line and exit with a status."""
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Verb], Verb]:
         """Register a verb."""
@@ -204,14 +204,14 @@ def _guarded(verb: Verb) -> Verb:
             for line in filter(None, (str(error), error.hint)):
                 fail(line)
             raise typer.Exit(error.status) from error
-        except Exception as error:  # whatever it is, a command ends with one line
+        except Exception as error:  # a command reports any error in one line
             raise _internal_error(error) from error
 
     return cast(Verb, guarded)
 
 
 def _mend_output() -> None:
-    """Open standard output where it is closed; letters that its encoding lacks are written as escapes."""
+    """Open standard output if it is closed; characters outside its encoding are written as escapes."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
     if isinstance(sys.stdout, TextIOWrapper):
@@ -261,19 +261,19 @@ def refused(key: object, wanted: str, got: object) -> typer.Exit:
 
 @contextmanager
 def exit_on_signals(hint: str = "") -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the block as Ctrl-C does, with all its cleaning up.
+    """End the block on SIGTERM and on a closed terminal as on Ctrl-C: it cleans up, then exits with status 130.
 
     ``hint``: printed when the block is interrupted.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         for other in handlers:
-            signal.signal(other, signal.SIG_IGN)  # a second signal would stop the cleaning up
+            signal.signal(other, signal.SIG_IGN)  # a second signal would interrupt the cleanup
         raise KeyboardInterrupt
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in handlers.items():
-        if handler is not signal.SIG_IGN:  # as nohup has it
+        if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, leave)
     try:
         yield
@@ -291,8 +291,8 @@ def temporary_output(output: Path, what: str = "file") -> Iterator[Path]:
     """Yield a temporary path that is renamed to ``output`` when the block succeeds, and removed otherwise.
 
     Raises:
-        Exit: at once, if it exists already or cannot be made there.
-        OSError: it cannot be written or renamed in the end; names a file.
+        Exit: at once, if ``output`` exists already or cannot be made.
+        OSError: it cannot be written or renamed; the error names a file.
     """
     with ExitStack() as stack:
         try:
@@ -310,7 +310,7 @@ def temporary_output(output: Path, what: str = "file") -> Iterator[Path]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
+    """Write a file atomically and make its folder if needed; an old file stays until the new one is complete.
 
     Raises ``ConfigError``: it cannot be written.
     """
@@ -329,14 +329,14 @@ def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
 
 
 def console(width: int | None = None) -> Console:
-    """Return a console; output into a file has no wrapped lines, and tables are as wide as they need."""
+    """Return a console; output to a file has no wrapped lines, and tables as wide as their content."""
     file = not sys.stdout.isatty()
     style: Any = {"soft_wrap": file, "width": width if file else None, "force_terminal": not file}  # FORCE_COLOR or not
     return Console(highlight=False, markup=False, **style)
 
 
 def one_thread() -> None:
-    """Set torch to one thread: small networks gain nothing from more, and are much slower with more on busy cores."""
+    """Set torch to one thread: more do not speed up small networks, and slow them down much on busy cores."""
     import torch
 
     torch.set_num_threads(1)

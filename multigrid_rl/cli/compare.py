@@ -1,4 +1,4 @@
-"""The ``compare`` verb: which runs are meant, what is printed and written."""
+"""The ``compare`` verb: reads two sets of runs, prints their comparison and writes its figure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _cell(interval: Interval, metric: str, runs: int, plus: str = "") -> str:
 
 
 def sentence(row: SetComparison, ours: int, theirs: int) -> str:
-    """Say in a sentence what one metric shows, no surer than the seeds allow."""
+    """Return one metric's result as a sentence, with its uncertainty over seeds."""
     ahead, share, low, high = "A", row.better.value, row.better.low, row.better.high
     if share < 0.5:
         ahead, share, low, high = "B", 1 - share, 1 - high, 1 - low
@@ -99,7 +99,7 @@ def sentence(row: SetComparison, ours: int, theirs: int) -> str:
     test = "permutation test, p < 0.001" if row.p < 0.001 else f"permutation test, p = {row.p:.3f}"
     if row.significant:
         return f"{text}: a significant difference ({test})."
-    # Where the interval alone would have said otherwise, the reader should know why it was not believed.
+    # Where the interval alone suggests a difference, the sentence says why the test rejects it.
     chance = f" ({test}: so few runs differ as much by chance)"
     sure = not row.better.low <= 0.5 <= row.better.high
     return f"{text}: no significant difference{chance if sure else ''}."

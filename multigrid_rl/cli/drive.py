@@ -1,4 +1,4 @@
-"""A run on this screen: its folder, its session, RLlib's algorithm driven to the end, and what came of it."""
+"""Drives one run: opens its folder and Ray session, trains RLlib's algorithm, and prints progress and verdict."""
 
 import logging
 import shlex
@@ -32,9 +32,9 @@ from multigrid_rl.trust import MISTAKES, mistake, user_code_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
-#: Games against each player that a scenario holds out, when a run has ended.
+#: Games against each held-out player of a scenario after a run, and their seed.
 HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
-#: Rehearsal of a first start, with those for several threads.
+#: Kernels that a first start compiles, those for several threads included.
 KERNELS = 85
 
 
@@ -46,12 +46,12 @@ def drive(
     callback: RowCallback | None,
     changed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Build RLlib's algorithm of a run, drive it from the start or from a checkpoint, and return the verdict.
+    """Build RLlib's algorithm of a run, train it from the start or from a checkpoint, and return the verdict.
 
     Args:
-        start: where it goes on; ``None``: it is new.
+        start: checkpoint to continue from; ``None``: a new run.
         callback: takes each row; a true answer ends the run after this iteration.
-        changed: what was set, as ``advice.settings`` tells it.
+        changed: keys that overrides set, from ``advice.settings``.
 
     Raises:
         ConfigError, PlayerError: before training starts, with one line.
@@ -61,12 +61,12 @@ def drive(
     checkpoint = start.path if start is not None and start.env_steps else None
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
-    # A damaged file of a player has cost the import of torch; Ray's takes as long again.
+    # A damaged player file is reported above, before the slow import of Ray.
     from multigrid_rl.rllib.algorithm import built
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
 
     check_gpus(config)
-    # Everything has been checked by now: the line of a mistake has no head of a run above it.
+    # All checks come before the heading, so an error line stands alone.
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
@@ -80,8 +80,8 @@ def drive(
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
             for line in (*lines, *live.preflight(config, seated, path, thread_tuner(config).describe(), changed)):
                 screen.print(line, markup=False)
-            # A second call takes the session of the first. Before there is a folder, which would block its own name,
-            # and before the signals, one of which Ray takes.
+            # A second call reuses the first session. It comes before the folder, since a failure would leave an empty
+            # one, and before the signal handlers, since Ray installs one.
             stack.enter_context(ray_session(config))
             interrupted = stack.enter_context(live.interruption(screen))
             folder = stack.enter_context(run_folder(config, path, seated, start))
@@ -103,7 +103,7 @@ def drive(
             cause = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
             raise RunError(f"{cause}: {reason_of(error)}") from error
         except OSError as error:
-            # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
+            # Rows and verdict are written inside the loop, so a full disk may raise here first.
             raise RunError(reason(error, path)) from error
     for line in live.closing(verdict, path, config, changed):
         screen.print(line)
@@ -113,13 +113,13 @@ def drive(
 
 
 def _show_compiled(screen: Console, count: int) -> None:
-    """Show how many kernels are compiled, in one line that the next one replaces; nothing but on a terminal."""
+    """Show on a terminal how many kernels are compiled, in one line that each call overwrites."""
     if screen.is_terminal and count <= KERNELS:
         screen.print(f"compiling {count} of about {KERNELS}", end="\r")
 
 
 def _play_held_out(run: Path) -> str:
-    """Play those by whom one chooses, whom the run has not met, write how it did, and tell it."""
+    """Play the run against its held-out validation players, write ``held_out.json``, and return a summary line."""
     from multigrid_rl.evaluation.evaluation import held_out
 
     rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
@@ -133,16 +133,16 @@ def _play_held_out(run: Path) -> str:
 
 @contextmanager
 def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Checkpoint | None) -> Iterator[RunFolder]:
-    """Open the folder of a run, closed at the end; a new one that nothing was reported to is removed after an error.
+    """Open the folder of a run and close it at the end; after an error, remove a new folder without any report.
 
-    Raises ``ConfigError``: another process has made it meanwhile, or writes to it.
+    Raises ``ConfigError``: another process made it first, or writes to it.
     """
     try:
         folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
     except FileExistsError as error:
         if config.run_dir:
             raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
-        # Another run began in the same second, with the same seed.
+        # Another run with the same seed started in the same second.
         folder = RunFolder(default_run_dir(config, datetime.now()), config, seated, facts_of(config))
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
     complete = False
@@ -163,7 +163,7 @@ def check_networks(config: RunConfig, specs: MultiAgentSpec, checkpoint: Path) -
 
 @contextmanager
 def user_code_errors(config: RunConfig) -> Iterator[None]:
-    """Tell what the user's own code raises after its trial call, with the keys that name its module.
+    """Report errors of user code after its trial call, with the configuration keys that name its module.
 
     Raises ``RunError``.
     """
@@ -171,7 +171,7 @@ def user_code_errors(config: RunConfig) -> Iterator[None]:
         yield
     except MISTAKES as error:
         place = user_code_place(error)
-        if not place or type(error).__module__.startswith("multigrid_rl."):  # ours say what is wrong themselves
+        if not place or type(error).__module__.startswith("multigrid_rl."):  # our errors have messages for users
             raise
         parts = {
             "model.name": config.model.name,
@@ -187,7 +187,7 @@ def user_code_errors(config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def resume_hint(path: Path) -> Iterator[None]:
-    """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
+    """Add to a ``RunError`` a hint how to resume the run, unless the run reported nothing yet."""
     try:
         yield
     except RunError as error:

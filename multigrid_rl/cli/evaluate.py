@@ -1,4 +1,4 @@
-"""The ``evaluate`` verb: what is played, printed and written."""
+"""The ``evaluate`` verb: plays games, prints a table and writes the results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
-    parse(overrides or ())  # a typing error costs no loading of torch
+    parse(overrides or ())  # report a wrong override before torch is imported
     from multigrid_rl.evaluation import evaluation, targets
 
     one_thread()
@@ -65,18 +65,18 @@ def evaluate(
                     files.append(temporary_path / file)
                     files[-1].write_text(text + "\n", encoding="utf-8")
     finally:
-        if report is not None:  # even if the disk is full
+        if report is not None:  # print it even if the disk is full
             screen = console(130 if target.rivals else None)
             screen.print(f"{target.name}: seed {seed}")
             for part in (part for part in report["parts"] if target.rivals and part["mode"] == modes[0]):
                 screen.print(f"as {part['side']}: {', '.join(f'{seat} {it}' for seat, it in part['players'].items())}")
             screen.print(_table(report))
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
-    typer.echo(json_text(_last_line(report, modes)))  # whole, however narrow the terminal is
+    typer.echo(json_text(_last_line(report, modes)))  # never wrapped by the terminal's width
 
 
 def _last_line(report: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the closing line: of all games if there is one mode, else of the stochastic ones, the others beside."""
+    """Return the closing line: the results of the first mode, then those of each further mode under its name."""
     keys = ("episodes", "win", "draw", "loss", "return_mean", "length_mean")
     rows = {mode: {key: round(row[key], 6) for key in keys if key in row} for mode, row in report["modes"].items()}
     first = rows[modes[0]]
@@ -85,7 +85,7 @@ def _last_line(report: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]
 
 
 def _table(report: dict[str, Any]) -> Table:
-    """Lay out one row for each mode and side, and one for both sides together; shares of wins where one can win."""
+    """Return a table with a row for each mode and side, and one for both sides; with shares of wins if known."""
     total = next(iter(report["modes"].values()))
     has_sides, metric_names = "win" in total, list(total.get("metrics", ()))
     table = Table("mode", *(["side"] if has_sides else []), box=None, pad_edge=False)

@@ -1,8 +1,8 @@
-"""Several seeds of one run, side by side: a folder with a run for each, one table, one page, resumable as a whole.
+"""Several seeds of one run in parallel: a resumable folder with a run for each seed, one table, one page.
 
-Runs are calls in processes of their own: each takes the next call when it is done with one.
-They are a group of their own each, which Ctrl-C in a terminal does not reach: who started them asks them to end. One
-whose starter is gone ends by itself, with a checkpoint.
+Worker processes call a function for one run after the other.
+Each worker is its own process group, so Ctrl-C in a terminal does not reach it: the parent sends SIGTERM. A worker
+without its parent ends by itself, with a checkpoint.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from multigrid_rl.training.screen import interruption, live_console
 from multigrid_rl.training.stages import load_stages
 from multigrid_rl.types import RunError
 
-#: What a folder of seeds is known by: which seeds, and the overrides of all of them.
+#: File that marks a folder of seeds: the seeds, and their common overrides.
 SEEDS_FILE = "seeds.json"
-#: What is printed by the runs, and by processes that die.
+#: Output of the runs, and of processes that die.
 LOG_FILE = "processes.log"
-#: More at once would be a mistake in typing.
+#: More seeds are taken for a typing error.
 MAX_SEEDS = 1000
 #: Seconds between two notes of a run.
 NOTE_S = 0.5
@@ -58,14 +58,14 @@ _WORD = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
 _WANTED = f"different seeds, at most {MAX_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
 
 
-#: Seconds between two looks at what asks for the end.
+#: Seconds between two checks for an interruption.
 POLL_S = 0.2
-#: Name of a call; whether this is a ``note``, what it ``returned``, or why it ``failed``; the value.
+#: Name of a call; the kind: ``note``, ``returned`` or ``failed``; the note, the result or the reason.
 CallEvent = tuple[str, str, Any]
 
 
 class Seed(NamedTuple):
-    """Where one seed stands. ``state``: waiting, running, held, not held, ended (no gates), interrupted, failed."""
+    """State of one seed. ``state``: waiting, running, held, not held, ended (no gates), interrupted, failed."""
 
     state: str
     row: Mapping[str, Any] = {}  # the newest of its metrics, or its verdict
@@ -73,7 +73,7 @@ class Seed(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to run."""
+        """Whether its run is complete."""
         return self.state in ("held", "not held", "ended")
 
 
@@ -97,7 +97,7 @@ def run_path(folder: Path, seed: int) -> Path:
 
 
 def state_of(run: Path) -> Seed:
-    """Read where a seed stands from its folder; what has not ended waits. Raises ``ConfigError``: a damaged verdict."""
+    """Read the state of a seed from its run folder; waiting without a verdict. Raises ``ConfigError``: damaged."""
     if not (run / "verdict.json").exists():
         return Seed("waiting")
     verdict = read_verdict(run)
@@ -116,11 +116,11 @@ def read_request(folder: Path) -> tuple[list[str], list[int]]:
 
 
 def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | None = None) -> dict[int, Seed]:
-    """Train the seeds that are not done, as many at once as there are cores; returns where each stands.
+    """Train the seeds that are not done, in parallel on all cores; returns the state of each seed.
 
     Args:
-        overrides: of ``train``. A ``run_dir`` that exists must be the folder of seeds with the same overrides.
-        at_once: processes, instead of one for each core that no env runner takes.
+        overrides: of ``train``. An existing ``run_dir`` must be a folder of seeds with the same overrides.
+        at_once: number of processes; by default one for each core that no env runner takes.
 
     Raises ``ConfigError``, ``PlayerError``: before anything runs, with one line.
     """
@@ -173,7 +173,7 @@ def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> 
 
 
 def train_seed(job: Mapping[str, Any], send_note: Callable[[Any], None]) -> None:
-    """Train one seed, or go on with it, in a process of :class:`Processes`.
+    """Train one seed, or resume it, in a process of :class:`Processes`.
 
     ``job``: ``words`` (overrides), ``seed``, and the folder of its ``run``.
     """
@@ -186,11 +186,11 @@ def train_seed(job: Mapping[str, Any], send_note: Callable[[Any], None]) -> None
             send_note({name: value for name, value in row.items() if not name.startswith(("timing/", "learner/"))})
 
     words = [*job["words"], f"seed={job['seed']}", f"run_dir={run}"]
-    sys.argv = ["multigrid-rl", "train", *words]  # provenance tells how to repeat the run
+    sys.argv = ["multigrid-rl", "train", *words]  # provenance records the command that repeats the run
     if (run / "provenance.json").exists():
         resume_training(run, [], note)
     else:
-        shutil.rmtree(run, ignore_errors=True)  # killed before anything was written into it
+        shutil.rmtree(run, ignore_errors=True)  # killed before the run wrote anything
         run_training(words, note)
 
 
@@ -222,7 +222,7 @@ def _cells(seed: int, state: Seed) -> list[str]:
 
 
 def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterator[str]:
-    """Tell how many seeds hold, after how many steps, and what may come next; the page is written."""
+    """Write the page; yield lines on how many seeds held their gates, after how many steps, and the next command."""
     done = [state for state in states.values() if state.done]
     if any(state.row["gates"] for state in done):
         yield f"[bold]{held_summary([state.row['env_steps_to_held'] for state in done])}[/]"
@@ -237,7 +237,7 @@ def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterat
 
 
 def held_summary(steps: Sequence[int | None]) -> str:
-    """Say how many seeds hold all gates, and after how many steps; ``None`` never held, later than all."""
+    """Return how many seeds held all gates, and after how many steps; ``None``: never, later than all others."""
     held = np.array([math.inf if value is None else value for value in steps])
     count = int(np.isfinite(held).sum())
     text = f"Held on {count} of {len(held)} seeds."
@@ -248,9 +248,9 @@ class Processes:
     """Calls of one function, a few at a time.
 
     Args:
-        function: ``module:name``; it takes an argument, and what it tells notes with.
+        function: ``module:name``; it takes an argument, and a function that sends notes.
         arguments: by name of the call; they are pickled.
-        log: file to which everything is added that calls print.
+        log: file to which the output of the calls is appended.
     """
 
     def __init__(self, function: str, arguments: Mapping[str, Any], at_once: int, log: Path) -> None:
@@ -261,9 +261,9 @@ class Processes:
         self._threads = [threading.Thread(target=self._feed_process, daemon=True) for _ in range(at_once)]
 
     def results(self, interrupted: Callable[[], bool]) -> Iterator[CallEvent | None]:
-        """Yield what calls say, and ``None`` when none has said anything for a moment.
+        """Yield the events of calls, and ``None`` if there was none for a moment.
 
-        When ``interrupted()``, nothing more begins, and what goes on is asked to end; leaving the loop kills it.
+        When ``interrupted()``, no further call starts, and running ones get SIGTERM; leaving the loop kills them.
         """
         for thread in self._threads:
             thread.start()
@@ -290,7 +290,7 @@ class Processes:
                 child.send_signal(number)
 
     def _feed_process(self) -> None:
-        """Hand a process one call after the other, and start another one where it dies."""
+        """Send a process one call after the other; start a new process if it dies."""
         child: subprocess.Popen[bytes] | None = None
         while not self._is_stopping and self._waiting:
             with suppress(IndexError):  # another thread has taken the last one
@@ -303,7 +303,7 @@ class Processes:
         self._events.put(None)
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        # No session of its own: Linux shares cores out to sessions, and this one's priority may have been changed.
+        # The same session as this process: Linux schedules by session, and the user may have changed its priority.
         code = f"import os; os.setpgrp(); from {__name__} import serve; serve({self._function!r})"
         environment, pipe = {"OMP_NUM_THREADS": "1", **os.environ}, subprocess.PIPE
         with self._log.open("ab") as log:
@@ -314,7 +314,7 @@ class Processes:
         return child
 
     def _run_call(self, child: subprocess.Popen[bytes], name: str, argument: Any) -> bool:
-        """Pass on what a call says; returns whether its process goes on."""
+        """Run a call and queue its events; returns whether its process is still alive."""
         assert child.stdin
         assert child.stdout
         try:
@@ -340,13 +340,13 @@ class Processes:
 
 
 def serve(function: str) -> None:
-    """Carry out the calls that come by standard input, and tell on standard output what comes of them."""
+    """Run the calls that arrive on standard input, and write their events to standard output."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what is printed goes into the log
+    os.dup2(2, 1)  # printed text goes to the log
     calls, busy, input_closed = queue.Queue[Any](), threading.Event(), threading.Event()
 
     def send(kind: str, value: Any) -> None:
-        with suppress(BrokenPipeError):  # nobody listens: `listen` ends the call
+        with suppress(BrokenPipeError):  # the parent is gone: `listen` ends the call
             out.write(pickle.dumps((kind, value)))
 
     def listen() -> None:
@@ -354,10 +354,10 @@ def serve(function: str) -> None:
             with suppress(EOFError):
                 while True:
                     calls.put((pickle.load(sys.stdin.buffer),))
-        finally:  # a call that cannot be read ends the process, too
+        finally:  # an unreadable call also ends the process
             calls.put(None)
             input_closed.set()
-        if busy.is_set():  # whoever started this is gone: end as if asked to
+        if busy.is_set():  # the parent is gone: end as after its SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
 
     listener = threading.Thread(target=listen, daemon=True)
@@ -365,7 +365,7 @@ def serve(function: str) -> None:
     call = load(function)
     while (argument := calls.get()) is not None:
         busy.set()
-        if input_closed.is_set():  # while the function was loaded, or the last call went on
+        if input_closed.is_set():  # while the function was loaded, or during the last call
             break
         try:
             event = "returned", call(*argument, lambda note: send("note", note))
@@ -375,4 +375,4 @@ def serve(function: str) -> None:
             event = "failed", reason(error)
         busy.clear()
         send(*event)
-    listener.join()  # or the log would lack the end of what it says of a call that cannot be read
+    listener.join()  # so that its error for an unreadable call is complete in the log

@@ -1,4 +1,4 @@
-"""The ``train`` verb: check what was asked for before torch and Ray are imported, then :func:`drive` it."""
+"""The ``train`` verb: checks the overrides before torch and Ray are imported, then calls :func:`drive`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def train(
         raise refused("--jobs", "seeds=0..9 beside it", f"--jobs {jobs} alone")
     verdict = run_training(words) if resume is None else resume_training(resume, words)
     if verdict["ended"] == "interrupted":
-        raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"
+        raise typer.Exit(130)  # a shell's status for Ctrl-C
     if require_gates and not verdict["held"]:
         raise typer.Exit(1)
 
@@ -68,7 +68,7 @@ def train(
 def _train_many(
     seed_words: list[str], words: list[str], folder: Path | None, *, web: bool, require_gates: bool, jobs: int | None
 ) -> None:
-    """Train several seeds, those of a folder that goes on without ``seeds=``."""
+    """Train several seeds; without ``seeds=``, those of the resumed folder."""
     from multigrid_rl.cli.seeds import read_request, run_seeds, seeds_of
 
     if web:
@@ -91,7 +91,7 @@ def _train_many(
 
 
 def run_training(overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
-    """Train as the overrides say and return the verdict.
+    """Train with these overrides and return the verdict.
 
     ``callback``: takes each row of ``metrics.jsonl`` once it is written; a true answer ends the run.
 
@@ -105,9 +105,9 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
     try:
         str(path).encode()
         is_taken = exists(path)
-    except UnicodeEncodeError as error:  # Ray takes no such letters
+    except UnicodeEncodeError as error:  # Ray cannot write such a name
         raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
-    except OSError as error:  # too long
+    except OSError as error:  # the name is too long
         raise ConfigError(expected("run_dir", "a folder that can be made", reason(error, path))) from error
     if is_taken:
         raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
@@ -137,18 +137,18 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
         start = start_of(run)
-    # Killed between its last checkpoint and its verdict: the verdict is written.
+    # A run killed between its last checkpoint and its verdict still gets its verdict.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
     if start.env_steps >= config.train.until and not unjudged:
         more_steps = f"more than the {start.env_steps} steps that {run} has played"
         raise ConfigError(expected("--until", more_steps, config.train.until))
     ended = None
-    with suppress(ConfigError):  # killed, or its verdict is damaged: the checkpoint decides
+    with suppress(ConfigError):  # without a readable verdict the checkpoint decides
         ended = read_verdict(run)["ended"]
     if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
-        # Its gates are held already: who goes on with it wants to see more of it.
+        # Its gates are held already: a resumed run continues to train.until.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
-    if ended == "plateau":  # likewise
+    if ended == "plateau":  # continue likewise
         train = trainer_of(config.train.trainer).beyond_plateau(config.train)
         config = config.model_copy(update={"train": train})
     return drive(config, run, start, callback=callback)
