@@ -44,7 +44,7 @@ def compose(overrides: list[str]) -> RunConfig:
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all values: those of the files, then ``settings`` by dotted key."""
+    """Return all values: those of the files, overridden by ``settings`` by dotted key."""
     values = read_config_file("", "config")
     chosen = {group: name for line in values.pop("defaults") if line != "_self_" for group, name in line.items()}
     chosen = {group: str(settings.get(group, name)) for group, name in chosen.items() if group != "experiment"}
@@ -65,10 +65,10 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values in which ``${...}`` is what it stands for, as in ``${oc.env:HOME}``. Raises ``ConfigError``."""
+    """Return values with ``${...}`` resolved, for example ``${oc.env:HOME}``. Raises ``ConfigError``."""
     if "${" not in written(values):
         return values
-    # Imported here: most configurations do without.
+    # Imported here: most configurations do not need it.
     import omegaconf  # noqa: PLC0415
 
     try:
@@ -79,7 +79,7 @@ def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stage(stage: Any, run_scenario: dict[str, Any]) -> Any:
-    """Return a stage of a curriculum with its whole scenario: the one it names, or the run's own; seats change."""
+    """Return a curriculum stage with all values of its scenario, by default the run's; the stage may replace seats."""
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
         raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
@@ -90,11 +90,11 @@ def _stage(stage: Any, run_scenario: dict[str, Any]) -> Any:
 
 
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
-    """Return the configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
+    """Return the configuration of a resumed run; overrides may change its budget, its checkpoints and its cluster.
 
-    Raises ``ConfigError``: an override of what a run keeps, or values that this version does not understand.
+    Raises ``ConfigError``: an override of another key, or values that this version does not understand.
     """
-    # A whole part first: overrides of its values win wherever they stand, as they do for a new run.
+    # The group ``cluster`` first: overrides of its keys win in any order, as they do for a new run.
     for typed, value in sorted(parse(overrides).items(), key=lambda item: item[0] != "cluster"):
         key = "cluster.address" if typed == "address" else typed
         part, _, name = key.partition(".")
@@ -114,7 +114,7 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
 
 
 def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return a run with other values, by dotted key. Raises ``ConfigError``: they do not fit."""
+    """Return a run's configuration with some values changed, by dotted key. Raises ``ConfigError``: invalid values."""
     all_values = config.model_dump(mode="json")
     for key, value in values.items():
         assign(all_values, key, value)
@@ -122,16 +122,16 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
-    """Return overrides for keys by their last name (``lr``, ``hidden``, ``seed``); classes stand for ``module:name``.
+    """Return overrides for keys by their last name (``lr``, ``hidden``, ``seed``); classes become ``module:name``.
 
-    Raises ``ConfigError``: no such key, or an object that no name stands for.
+    Raises ``ConfigError``: no such key, or an object without an importable name.
     """
     lists = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
     return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **lists}.items()]
 
 
 def whole_key(name: str) -> str:
-    """Return the key whose last name is given. Raises ``ConfigError``: there is none."""
+    """Return the full key with this last name. Raises ``ConfigError``: there is none."""
     if name in TrainConfig.model_fields:
         return f"train.{name}"
     known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}
@@ -146,10 +146,10 @@ def whole_key(name: str) -> str:
 
 
 def named(value: Any) -> Any:
-    """Return what a value is called in a configuration: a class or function ``module:name``; others as they are.
+    """Return a value as a configuration names it: a class or function as ``module:name``; others unchanged.
 
-    What writes checkpoints, such as an algorithm of RLlib's, or has one, such as a trial's result, is a folder.
-    Raises ``ConfigError``: it stands inside another one, or a result without a checkpoint.
+    An object that writes a checkpoint (an algorithm of RLlib) or has one (a trial's result) becomes its folder.
+    Raises ``ConfigError``: a nested class or function, or a result without a checkpoint.
     """
     saved = getattr(value, "checkpoint", value)
     if saved is None and value is not None:
@@ -176,7 +176,7 @@ def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") ->
 
 
 def check_budget(train: TrainConfig) -> None:
-    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` for a budget below one batch: a run plays whole batches."""
     if train.until < train.batch_size:
         batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
         wanted = f"at least {train.batch_size}, one batch of {batch}"

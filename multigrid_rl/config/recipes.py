@@ -1,7 +1,7 @@
 """Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/`` may name code, which then runs, and is told. With ``--safe`` it may set values, but
-neither run code, nor read this machine's environment, nor set where files go: see ``trust.py``.
+A file outside ``configs/`` may name code, which then runs with a warning. With ``--safe`` it may set values, but
+neither run code, nor read environment variables, nor name folders for files: see ``trust.py``.
 """
 
 import os
@@ -24,7 +24,7 @@ from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
 from multigrid_rl.text import ConfigError, expected, listed, suggestion, unknown
 from multigrid_rl.trust import CODE, check_code, safe
 
-#: What may change when a run goes on, beside the cluster.
+#: Keys that may change when a run is resumed, in addition to those of the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
     "train.threads", "tracking",
@@ -35,34 +35,34 @@ TRUSTED_ONLY = (
     "tracking", *NAMING_CODE,
 )  # fmt: skip
 
-#: Values that import code where they are written as ``module:name``.
+#: Keys whose values import code if they have the form ``module:name``.
 IMPORTING = (
     "model", "model.name", "train.objective", "train.value_loss", "train.psi", "scenario.env_id", "env_id",
 )  # fmt: skip
-#: Values in which players, or metrics of gates, are named, in whatever form.
+#: Keys whose values name players, or metrics of gates, in any form.
 _SEATING_KEYS = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-#: Folders of recipes: of scenarios, of the shipped players, and what only a study or a page of results uses.
+#: Folders of recipes: for scenarios, for the shipped players, and for studies and pages of results.
 RECIPES = ("recipe", "ladder", "study")
-#: How the file of a recipe ends.
+#: Suffixes of a recipe's file.
 FILES = (".yaml", ".yml")
 #: Environment variable: folders with the user's own scenarios, then available by name.
 SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
 #: Entry points by which an installed package declares one of its packages as a folder with scenarios.
 SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
-#: What only our networks read: left out of a recipe for a network of the user's own, which ignores them.
+#: Keys that only built-in networks read: dropped from a recipe for a user's network.
 _BUILT_IN_ONLY = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
-#: What learning from recorded play cannot have: a recipe that was found for play does not bring it there.
+#: Keys that learning from recorded play does not support: dropped from a recipe that was found for other training.
 _NOT_WITH_RECORDINGS = ("scheme", "model.bound")
-#: What an objective that learns from recorded play sets.
+#: Sections that an objective for recorded play sets.
 _IMITATION_KEYS = tuple(f"train.{section}." for section in SECTIONS)
 _MAX_LEAVES = 1000
 
 
 def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
-    """Return the dotted keys and values that overrides stand for, and the recipe that they or their scenario name.
+    """Return the dotted keys and values that overrides expand to, and the recipe of the overrides or their scenario.
 
     Raises ``ConfigError``.
     """
@@ -86,17 +86,17 @@ def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
     defaults = _adapt_recipe(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     if CODE.fullmatch(str({**defaults, **settings}.get("model.name", ""))):
         defaults = {key: value for key, value in defaults.items() if key not in _BUILT_IN_ONLY}
-    used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # also where every value was changed
-    # The recipe comes first: what was typed wins.
+    used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # even if overrides change all values
+    # Overrides win over the recipe.
     rest = {key: value for key, value in defaults.items() if key not in settings}
     return {**rest, **settings}, recipe if used else None
 
 
 def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
-    """Return ``typed`` with one name for keys and values that have several; the recipe is left out."""
+    """Return ``typed`` with canonical names of keys and values, without the recipe."""
     result: dict[str, Any] = {}
     for key, value in typed.items():
-        name = written(value)  # of a file: one such as 1 or null is read as a number or nothing
+        name = written(value)  # yaml reads a file name such as 1 or null as a number or nothing
         if key == "scenario":
             result |= {key: scenario_id(name), **_scheme_of_alias(name, typed)}
         elif key == "env_id":
@@ -121,7 +121,7 @@ def check_choice(key: str, value: str) -> None:
 
 
 def _scenario_recipe(settings: dict[str, Any]) -> str:
-    """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
+    """Return the recipe for these settings that a scenario, or the scenario named like its package, names."""
     kinds = [*builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
     for candidate in _matching_scenarios(settings.get("scenario", "1v1")):
         named = scenario_values(candidate).get("recipe")
@@ -133,21 +133,21 @@ def _scenario_recipe(settings: dict[str, Any]) -> str:
 
 
 def _matching_scenarios(scenario: str) -> list[str]:
-    """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
+    """Return the scenarios whose recipes fit: the scenario itself and, for an environment, the one of its package."""
     package = scenario_values(scenario).get("package")
     return [scenario, *([package] if package in names_in("scenario") else [])]
 
 
 def builds_on(train: str) -> list[str]:
-    """Return an objective of ``configs/train/`` and those that its file builds on, the nearest first."""
+    """Return an objective of ``configs/train/`` and its bases, the nearest first."""
     bases = [name for name in read_config_file("train", train).get("defaults", []) if name != "_self_"]
     return [train, *(name for base in bases for name in builds_on(base))]
 
 
 def _adapt_recipe(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
-    """Return a recipe's values under an objective: without those that the objective's own file sets or cannot have.
+    """Return a recipe's values for an objective, without those that the objective's file sets or does not support.
 
-    Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
+    Networks with memory cannot learn from recorded play, so with ``recorded`` the kind of network is dropped, too.
     """
     found_for = builds_on(recipe.get("train", "ppo"))
     files = [read_config_file("train", name) for name in builds_on(train) if name not in found_for]
@@ -159,7 +159,7 @@ def _adapt_recipe(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict
 
 
 def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
-    # The original environments carry a scheme in their names; for a team of one all schemes are the same.
+    # Names of the original environments contain a scheme; for a team of one all schemes are the same.
     match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if match is None or "scheme" in settings:
         return {}
@@ -168,14 +168,14 @@ def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
 
 
 def files_of(group: str) -> dict[str, Path]:
-    """Return the files that a group of ``configs/`` has, by name."""
+    """Return the files of a group of ``configs/``, by name."""
     folders = RECIPES if group == "experiment" else (group,)
     found = [path for folder in folders for path in (data_root() / "configs" / folder).glob("*.yaml")]
     return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
 def names_in(group: str) -> list[str]:
-    """Return the names of all files that a group of ``configs/`` has, sorted."""
+    """Return the names of all files of a group of ``configs/``, sorted."""
     return list(files_of(group))
 
 
@@ -187,7 +187,7 @@ def read_config_file(group: str, name: str) -> dict[str, Any]:
 
 
 def group_values(group: str, name: str) -> dict[str, Any]:
-    """Return the values of a file in a folder of ``configs/``, over those of the files that its ``defaults`` name."""
+    """Return the values of a file in a folder of ``configs/``, merged over those of the files in its ``defaults``."""
     content = read_config_file(group, name)
     values: Any = {}
     for base in content.pop("defaults", []):
@@ -207,9 +207,9 @@ def _is_game(file: Path) -> bool:
 
 
 def scenario_id(name: str) -> str:
-    """Return our id of a scenario: of an id or an original environment name; the path of a file is its own.
+    """Return the id of a scenario for an id, an original environment name, or a path, which is returned unchanged.
 
-    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``, or of an installed package. Raises
+    Other names are looked up in the folders of ``SCENARIOS_FROM`` and of installed packages. Raises
     ``ConfigError``.
     """
     names = names_in("scenario")
@@ -232,17 +232,17 @@ def scenario_id(name: str) -> str:
 
 
 def scenario_values(name: str) -> dict[str, Any]:
-    """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
+    """Return the values of a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
         return {**read_scenario(name), "name": Path(name).stem}
     return {**read_config_file("scenario", name), "name": name}
 
 
 def recipe_values(recipe: str) -> dict[str, Any]:
-    """Return the values that a recipe stands for by dotted key, groups first.
+    """Return the values of a recipe by dotted key, groups first.
 
-    ``recipe``: name of one in ``configs/``, or path of a file. Raises ``ConfigError``: it cannot be read, is no recipe,
-    or names code where that is refused.
+    ``recipe``: a name in ``configs/``, or the path of a file. Raises ``ConfigError``: it cannot be read, is no recipe,
+    or names code in safe mode.
     """
     configs = data_root() / "configs"
     shipped = files_of("experiment")
@@ -261,8 +261,8 @@ def recipe_values(recipe: str) -> dict[str, Any]:
     try:
         found = list(islice(leaves(content), _MAX_LEAVES + 1))
         for _, value in found:
-            written(value)  # a date is no value
-    except (TypeError, ValueError, RecursionError) as error:  # or what nests too deep
+            written(value)  # raises for a date
+    except (TypeError, ValueError, RecursionError) as error:  # RecursionError: nested too deep
         raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
     if len(found) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
@@ -273,9 +273,9 @@ def recipe_values(recipe: str) -> dict[str, Any]:
 
 
 def read_scenario(file: str) -> dict[str, Any]:
-    """Return the content of a scenario's file outside of ``configs/``.
+    """Return the content of a scenario's file outside ``configs/``.
 
-    Raises ``ConfigError``: it cannot be read, or names code where that is refused.
+    Raises ``ConfigError``: it cannot be read, or names code in safe mode.
     """
     try:
         content = read_plain_yaml(Path(file))
@@ -290,15 +290,15 @@ def read_scenario(file: str) -> dict[str, Any]:
 
 
 def plugin_folders() -> Iterator[str]:
-    """Yield the scenario folders that installed packages declare as entry points; nothing is imported."""
+    """Yield the scenario folders that installed packages declare as entry points, without importing them."""
     for point in entry_points(group=SCENARIOS_PLUGGED_IN):
-        with suppress(ImportError):  # a package above it is not there
+        with suppress(ImportError):  # a parent package is missing
             spec = find_spec(point.module)
             yield from (spec and spec.submodule_search_locations) or ()
 
 
 def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
-    """Say which code values out of a file name; where code is refused, raise ``ConfigError`` for any such value."""
+    """Warn of values in a file that name code; in safe mode, raise ``ConfigError`` for them."""
     for typed, value in values.items():
         key, text = typed.lstrip("+~").partition("=")[0], written(value)
         override = f"{typed}={text}"
@@ -313,5 +313,5 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
 
 
 def _names_agent(value: str) -> bool:
-    """Return whether the value names an external agent, a folder with a program to run."""
+    """Return whether a value names the folder of an external agent, which has a program to run."""
     return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)

@@ -1,7 +1,7 @@
-"""Schema of a run's configuration: names, types, bounds, and which choices fit together.
+"""Schema of a run's configuration: names, types, bounds, and rules between keys.
 
-Values are in yaml, below ``configs/``; a test holds that both name the same keys. The meaning of a key is the string
-below its field, from which `make reference-pages` writes the comments in yaml and docs/cli.md.
+Values are in yaml below ``configs/``; a test checks that both have the same keys. The string below a field is the
+meaning of its key, from which `make reference-pages` writes the comments in yaml and docs/cli.md.
 """
 
 import math
@@ -116,7 +116,7 @@ class TrainConfig(UpdateKeys):
 
     @property
     def functions(self) -> dict[str, str]:
-        """Functions of the user's that it names, or may name, by key."""
+        """Values that may name a user's function, by key."""
         return {f"train.{key}": getattr(self, key) for key in ("objective", "value_loss", "psi")}
 
     @property
@@ -175,7 +175,7 @@ class ClusterConfig(Part):
 
 
 class StageConfig(Part):
-    """A stage of a curriculum, before the run's own scenario: its game and what ends it."""
+    """A stage of a curriculum, before the run's scenario: its game and its end."""
 
     scenario: ScenarioConfig
     """the scenario of this stage, in which the same seats learn. Left out: the run's own; `seats` beside it changes who
@@ -230,13 +230,13 @@ class RunConfig(Part):
 
     @property
     def trackers(self) -> tuple[str, ...]:
-        """Names of what takes rows, of an entry of ``tables.TRACKERS`` or ``module:Class``."""
+        """Names of trackers: entries of ``tables.TRACKERS`` or ``module:Class``."""
         return tuple(re.findall(r"[^\s,\[\]\"']+", self.tracking or ""))
 
     @field_validator("train", mode="before")
     @classmethod
     def _by_trainer(cls, values: Any) -> Any:
-        """Validate ``train`` with the sections of its trainer, also in files older than ``train.trainer``."""
+        """Validate ``train`` by the settings of its trainer; files older than ``train.trainer`` are accepted."""
         if not isinstance(values, dict):
             return values
         runner = (values := dict(values)).pop("runner", "batched")
@@ -365,17 +365,17 @@ class RunConfig(Part):
 
     @property
     def games_per_sampler(self) -> int:
-        """Games that one sampling process, a remote env runner or the driver alone, plays side by side."""
+        """Parallel games of one sampling process: a remote env runner, or the driver without any."""
         return self.train.num_envs // max(self.cluster.runners, 1)
 
     @property
     def learner_threads(self) -> int:
-        """Threads of torch in the learner: as configured, or the cores that the env runners leave, at least one."""
+        """Threads of torch in the learner: as configured, else the cores without env runners, at least one."""
         return self.train.torch_threads or max(1, available_cpus() - self.cluster.runners)
 
     @property
     def canonical(self) -> "RunConfig":
-        """The same with the environment's own rewards alone, which players are judged by and recordings keep."""
+        """The configuration without training rewards: evaluation and recordings use the environment's rewards."""
         return self.model_copy(update={"train": self.train.model_copy(update={"shaping": None, "bonus": {}})})
 
     def checkpoint_root(self) -> Path | None:
