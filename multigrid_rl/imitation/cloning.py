@@ -25,9 +25,9 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
 
 Array = NDArray[Any]
-#: Held-out rows behind one value of the loss, at most; rows of one forward pass.
+#: Largest number of held-out rows for one value of the loss; rows of one forward pass.
 HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
-#: Steps of one rollout of a play-out, and of the whole play-out at most.
+#: Steps of one rollout of a play-out; most steps of a play-out.
 _STEPS, _MAX_STEPS = 32, 20_000
 
 
@@ -37,7 +37,7 @@ class CloningConfig:
 
     data: str | None
     held_out: float
-    env_steps: int  # of the budget, for one call of ``learn``
+    env_steps: int  # steps of the budget for one call of ``learn``
     batch_size: int  # rows of one call of ``learn``
     minibatch_size: int
     play_every: int  # steps of the budget between two measures of the held-out loss
@@ -49,7 +49,7 @@ class CloningConfig:
 
     @classmethod
     def of(cls, config: RunConfig, passes: int = 1) -> "CloningConfig":
-        """Return those of a run, whose iterations pass over their steps so often."""
+        """Return the settings of a run; each iteration passes over its steps ``passes`` times."""
         train: Any = config.train
         return cls(
             data=config.data,
@@ -67,14 +67,14 @@ class CloningConfig:
 
 
 class Cloning:
-    """Learns from recorded steps: the same ones for every network, with one AdamW each.
+    """Learns from recorded steps: the same steps for every network, with one AdamW each.
 
     Normalisers are computed once, before the first step, over all training rows. The rows of a step depend only on the
-    number of rows before it, so resuming needs no other state. ``networks``: by module.
+    number of earlier rows, so resuming needs no other state. ``networks``: by module.
 
     Attributes:
         optimizers: by module.
-        passes: the order of the training rows.
+        passes: reader of the training rows in shuffled order.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Cloning:
                 net.normaliser.set_statistics(moments.mean, moments.std)
 
     def schedule(self, env_steps: int) -> None:
-        """Set learning rates for ``env_steps`` recorded steps."""
+        """Set the learning rates after ``env_steps`` recorded steps."""
         self._lr = self.config.lr.at(env_steps)
         for (optimizer,) in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -130,17 +130,17 @@ class Cloning:
 
     def learn(
         self,
-        batches: Mapping[str, Batch],  # noqa: ARG002 - what was recorded, only, is learned from
+        batches: Mapping[str, Batch],  # noqa: ARG002 - only recorded steps are learned from
         env_steps: int,
         paths: Mapping[str, list[Paths]] | None = None,  # noqa: ARG002
     ) -> dict[str, dict[str, float]]:
         """Learn from the next ``batch_size`` rows.
 
-        ``env_steps``: steps of the budget afterwards, for the schedules.
+        ``env_steps``: steps of the budget after this call, for the schedules.
 
         Returns:
-            Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch; every
-            ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds spent, by part.
+            Statistics of each module: ``cloning_loss``, the mean over the rows; others of the last minibatch; every
+            ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds by part.
         """
         metrics: dict[str, dict[str, float]] = {}
         position, every = env_steps - self.config.env_steps, self.config.play_every
@@ -190,7 +190,7 @@ class Cloning:
         return (distribution.cloning_loss if self.config.censored else distribution.plain_loss)(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
-        """Return the mean loss on held-out steps, by module; empty if there are none."""
+        """Return the mean loss on held-out steps, by module; empty if no steps are held out."""
         rows = self.passes.held_out(HELD_OUT_ROWS)
         if rows is None:
             return {}
@@ -215,17 +215,17 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     seed: int,
     bound: Bound | None,
 ) -> tuple[EpisodeTable, dict[str, float]]:
-    """Play whole fresh episodes, equally many in each environment, to avoid a bias towards short ones.
+    """Play fresh episodes to their end, equally many in each environment, to avoid a bias towards short ones.
 
     Args:
-        episodes: how many; fewer where some do not end.
-        num_envs: parallel environments, at most.
+        episodes: number of episodes; fewer are returned if some do not end.
+        num_envs: largest number of parallel environments.
         first: number of the first environment.
-        seed: of action sampling.
-        bound: how a Gaussian's draws become actions.
+        seed: seed of action sampling.
+        bound: how samples of a Gaussian become bounded actions.
 
     Returns:
-        Episodes, and by module the mean entropy over the visited states, except for heads without probabilities.
+        Episodes, and the mean entropy over the visited states by module, except for heads without probabilities.
     """
     count = min(num_envs, episodes)
     specs, env = factory.specs, factory.build(count, first)
@@ -257,17 +257,17 @@ class LabelledPairs(NamedTuple):
 class ShuffledReader:
     """Endless passes over recorded steps, in an order that depends only on seed and position.
 
-    A pass visits stretches of neighbouring rows in random order, and the rows of many stretches are shuffled together.
-    So the position is enough to resume, and the disk is read in large pieces. Small data is shuffled as a whole.
+    A pass visits stretches of neighbouring rows in random order; the rows of many stretches are shuffled together.
+    So the position is enough to resume, and the disk is read in large pieces. Small data is shuffled at once.
 
     Args:
         held_out: share of the episodes excluded from training.
-        seed: of the order and of the held-out episodes.
+        seed: seed of the order and of the choice of held-out episodes.
     """
 
-    #: Rows of a stretch, and rows that are shuffled together.
+    #: Rows of a stretch; rows that are shuffled together.
     CHUNK_ROWS, SHUFFLE_BUFFER_ROWS = 1024, 1 << 18
-    #: With fewer episodes than this, stretches are held out instead.
+    #: With fewer episodes, stretches are held out instead of episodes.
     MIN_EPISODES = 20
 
     def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
@@ -289,7 +289,7 @@ class ShuffledReader:
         self._group: tuple[int, int] | None = None
 
     def take(self, position: int, count: int) -> LabelledPairs:
-        """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
+        """Return observations and actions of ``count`` rows, beginning at ``position`` of the endless order."""
         parts: list[LabelledPairs] = []
         while count:
             first, obs, actions = self._around(position)
@@ -299,7 +299,7 @@ class ShuffledReader:
         return parts[0] if len(parts) == 1 else LabelledPairs._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def _around(self, position: int) -> tuple[int, Array, Array]:
-        """Return the position of the first row shuffled together with ``position``, and those rows."""
+        """Return the rows that are shuffled together with ``position``, after the position of their first."""
         pass_number, inside = divmod(position, self.rows)
         order = np.random.default_rng((self._seed, 2, pass_number)).permutation(len(self._stretches))
         ends = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
@@ -316,7 +316,7 @@ class ShuffledReader:
         return pass_number * self.rows + int(starts[group]), *self._rows
 
     def held_out(self, most: int) -> LabelledPairs | None:
-        """Return observations and actions of at most ``most`` held-out rows; ``None`` if there are none."""
+        """Return observations and actions of at most ``most`` held-out rows; ``None`` if no rows are held out."""
         if not len(self._held_out):
             return None
         rows = np.concatenate([np.arange(low, high) for low, high in self._held_out])

@@ -1,7 +1,7 @@
 """DAgger (Ross et al. 2011, https://arxiv.org/abs/1011.0686): an expert labels the states that the learner visits.
 
-A mixture acts: with probability beta the expert's action is taken, else the learner's. Every visited step is labelled
-with the expert's action, and labels are aggregated over all rounds.
+A mixture acts: with probability beta it takes the expert's action, else the learner's. Every visited step gets the
+expert's action as its label, and labels are aggregated over all rounds.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from multigrid_rl.training.trainers import Metrics, Sampler, Weights
 from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, Policy
 
 Array = NDArray[Any]
-#: First purposes of random streams: the experts' draws, and the mixture. They stand behind the first 16 learners'.
+#: First purposes of random streams, for the experts and for the mixture; they follow those of the first 16 learners.
 _EXPERTS, _MIXTURE, _ROOM = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32, 16
 
 
@@ -46,12 +46,12 @@ class LabelledSteps(NamedTuple):
 class LabellingCollector(Collector):
     """A collector in which an expert acts in a share of the steps and labels all of them.
 
-    ``experts``: by agent; other arguments are the collector's.
+    ``experts``: by agent; other arguments as for ``Collector``.
 
     Attributes:
         beta: probability that a step's action is the expert's.
-        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent. Where agents decide now and
-            then they stand where others have what was drawn, and move along with their rows.
+        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent. If agents do not decide in
+            every step, this is the rollout's array of actions, so that labels move with their rows.
     """
 
     def __init__(self, *arguments: Any, experts: Mapping[str, Policy], **options: Any) -> None:
@@ -70,7 +70,7 @@ class LabellingCollector(Collector):
             self._experts[name], self._mixture[name] = in_place_of(agent, experts[name], self.env, expert), mixture
 
     def _play_whole(self) -> None:
-        """Play step by step: an expert is asked in each."""
+        """Do nothing: games are played step by step, since the expert labels each step."""
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
         action = super()._act(name, t, obs)
@@ -86,7 +86,7 @@ class LabellingCollector(Collector):
             expert.restart(step.done)
 
     def labelled(self) -> dict[str, Batch]:
-        """Return the steps of the last rollout with the experts' actions, by agent, copied; no values."""
+        """Return copies of the last rollout's steps with the experts' actions, by agent; values are empty."""
         result = {}
         for name, rollout in self.rollouts.items():
             obs, labels, mask, memory, starts = rollout.rows((rollout.obs, self.labels[name], rollout.mask))
@@ -112,7 +112,7 @@ class LabellingCollector(Collector):
 
 
 class Dagger(Cloning):
-    """Learns from all steps labelled so far, each network from its own; rows are drawn again in each round.
+    """Learns from all labelled steps so far, each network from those of its module; every round draws new rows.
 
     Arguments as in :class:`~multigrid_rl.imitation.cloning.Cloning`.
     """
@@ -131,7 +131,7 @@ class Dagger(Cloning):
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
     ) -> dict[str, dict[str, float]]:
-        """Add what was labelled, then learn from all labels; see ``Cloning.learn``."""
+        """Add labelled steps, then learn from all labels; see ``Cloning.learn``."""
         labels = self.add(
             {name: LabelledSteps(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
         )
@@ -143,7 +143,7 @@ class Dagger(Cloning):
         return metrics
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
-        """Begin with ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
+        """Load initial ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
         super().begin_with(weights, rows)
         for name in weights:
             normaliser = getattr(self._networks[name], "normaliser", None)
@@ -164,7 +164,7 @@ class Dagger(Cloning):
         return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside weights and optimisers: all labelled steps."""
+        """Return the state without weights and optimisers: all labelled steps."""
         all_moments = {name: dict(vars(moments)) for name, moments in self._moments.items()}
         return {"known": {name: tuple(rows) for name, rows in self.known.items()}, "seen": all_moments}
 
@@ -187,7 +187,7 @@ class Dagger(Cloning):
         return LabelledSteps._make(column[chosen] for column in known)
 
     def losses(self, name: str, rows: Any) -> Tensor:
-        """Return the cloning loss of each step that counts."""
+        """Return the cloning loss of each active step."""
         net = self._networks[name]
         if not net.state_size:
             return super().losses(name, rows)
@@ -198,7 +198,7 @@ class Dagger(Cloning):
 
 
 class PlayOuts(Sampler):
-    """Samples nothing: the learner has its steps. After every ``play_every`` of them fresh episodes are played."""
+    """Samples no steps, since they are recorded; plays fresh episodes after every ``play_every`` recorded steps."""
 
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         assert isinstance(config.train, CloningTrain)
@@ -207,7 +207,7 @@ class PlayOuts(Sampler):
         self.env_steps = self.policy_updates = 0
 
     def sample(self) -> list[Experience]:
-        """Return an experience without steps of its own, which counts as a batch of the budget."""
+        """Return an experience without steps, which counts as one batch of the budget."""
         return [Experience({}, {}, None, self._batch, {}, {})]
 
     def set_weights(self, weights: Weights) -> None:
@@ -217,7 +217,7 @@ class PlayOuts(Sampler):
             self._networks[name].load_state_dict(named)
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
-        """Play fresh episodes, if it is time; the entropy over the visited states by module."""
+        """Play fresh episodes every ``play_every`` steps; also return the entropy over visited states by module."""
         before = self.env_steps
         self.env_steps += sum(part.env_steps for part in experience)
         self.policy_updates += 1
@@ -227,7 +227,7 @@ class PlayOuts(Sampler):
         return episodes, {f"entropy/{module}": value for module, value in entropies.items()}
 
     def last_episodes(self) -> EpisodeTable:
-        """Return a play-out of its own, which changes no state."""
+        """Return the episodes of an extra play-out, which changes no state."""
         return self._play_out()[0]
 
     def _play_out(self) -> tuple[EpisodeTable, Metrics]:
@@ -249,7 +249,7 @@ class PlayOuts(Sampler):
 
 
 class Labelling(PlayOuts):
-    """Plays a batch with a mixture of the learner and an expert, who labels every step. Arguments as above."""
+    """Plays batches with a mixture of the learner and an expert, which labels every step. Arguments as above."""
 
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         super().__init__(config, stage, networks)
@@ -273,16 +273,16 @@ class Labelling(PlayOuts):
         """Play a batch; returns it with the expert's actions."""
         self._collector.beta = self._dagger.beta(self.policy_updates)
         self._collector.collect()
-        self._collector.env.drain_episodes()  # partly the expert's, so no measure of the learner
+        self._collector.env.drain_episodes()  # dropped: the expert played a part of them
         return [Experience(self._collector.labelled(), {}, None, self._batch, {}, {})]
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
-        """Play fresh episodes of the learner alone, if it is time; the expert's share of this round, too."""
+        """Play fresh episodes of the learner alone, as above; also return the expert's share of this round."""
         episodes, metrics = super().finished(experience)
         return episodes, {**metrics, "dagger/beta": self._collector.beta}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the games that the expert labels, and the experts' sha256."""
+        """Return the state of the labelled games, and the experts' sha256."""
         return {"games": {0: self._collector.get_state()}, "experts": self._experts}
 
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:

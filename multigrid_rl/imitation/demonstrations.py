@@ -1,7 +1,7 @@
 """Recorded play on disk: columns in ``data.safetensors``, metadata in ``card.json``. No pickle.
 
-A row is one step of one agent; rows of an episode stand together, in order. Columns are mapped into memory when they
-are read, so data may be larger than memory.
+A row is one step of one agent; the rows of an episode are contiguous and in order. Columns are memory-mapped, so data
+may be larger than memory.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from multigrid_rl.types import MAX_RECORDED, AgentSpec
 Array = NDArray[Any]
 DATA_FILE, CARD_FILE = "data.safetensors", "card.json"
 _MAX_CARD_BYTES = 1_000_000
-#: Rows per check, and bytes per hash update.
+#: Rows per check of numbers; bytes per read for hashes and copies.
 _ROWS_PER_CHECK = 1 << 16
 _CHUNK_BYTES = 1 << 22
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -48,7 +48,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class EpisodeReturns(Strict):
-    """Returns of the whole episodes."""
+    """Returns of complete episodes."""
 
     episodes: int = Field(ge=1)
     mean: float
@@ -62,7 +62,7 @@ class DataCard(Strict):
 
     format: int = Field(default=1, ge=1, le=1)
     who: Text
-    #: Of the player's weights; ``None`` for scripted players and for imported data.
+    #: Hash of the player's weights; ``None`` for scripted players and for imported data.
     who_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     scenario: Text
     env: EnvSignature | None = None
@@ -75,7 +75,7 @@ class DataCard(Strict):
     #: Whether episode boundaries are known; else ``episodes`` is 1.
     bounds: bool = True
     returns: EpisodeReturns | None = None
-    #: What an imported file says of the returns behind it: ``mean`` and ``std``.
+    #: ``mean`` and ``std`` of returns as an imported file states them.
     told: dict[str, float] = Field(default_factory=dict)
     bytes: int = Field(ge=1)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -99,12 +99,12 @@ class DataCard(Strict):
 
 
 class Episode(NamedTuple):
-    """``L`` steps of one agent, one after the other."""
+    """``L`` consecutive steps of one agent."""
 
     observations: Array  # (L, D) float32 or uint8
     actions: Array  # (L, C) uint8 or (L, A) float32, as passed to the environment
     rewards: Array  # (L,) canonical
-    terminated: bool  # ended with the last step; neither flag: the recording stopped
+    terminated: bool  # ended with the last step; if both flags are false, the recording stopped
     truncated: bool
     final_observation: Array  # (D,) after the last step
     seed: tuple[int, int, int]  # of the environments, number of the environment, number of the episode in it
@@ -154,13 +154,13 @@ def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -> DataCard:
-    """Write ``episodes``, as they come, into a new ``folder``, and a card with ``facts``; holds one episode in memory.
+    """Write ``episodes`` into a new ``folder`` with a card of ``facts``; one episode at a time is in memory.
 
     Raises ``FileExistsError``: the folder exists; ``OSError``: it cannot be written; ``ValueError``: there are no
-    episodes, or the facts do not fit them.
+    episodes, or they do not fit the facts.
     """
     folder.mkdir(parents=True)
-    # Counts are known at the end: the card is built twice, first for the columns' types, then for their shapes.
+    # Counts are known only at the end: a draft card gives the columns' types, the final card their shapes.
     draft = DataCard(**facts, rows=1, episodes=1, bytes=1, sha256="0" * 64)
     kinds = {name: (_DTYPES[dtype], shape[1:]) for name, (dtype, shape) in _columns_of(draft).items()}
     rows, count, returns = 0, 0, []
@@ -207,7 +207,7 @@ def _returns(returns: list[float]) -> EpisodeReturns | None:
 def _assemble(
     file: Path, columns: dict[str, tuple[str, tuple[int, ...]]], parts: Mapping[str, IO[bytes]]
 ) -> tuple[int, str]:
-    """Put the columns one after the other behind a header of safetensors; returns size and sha256."""
+    """Write a safetensors file of the columns; returns size and sha256."""
     header, first = {}, 0
     for name, (dtype, shape) in columns.items():
         end = first + int(np.prod(shape)) * _DTYPES[dtype].itemsize
@@ -238,7 +238,7 @@ def _sha256_of(file: IO[bytes]) -> str:
 
 
 def read_data_card(folder: Path) -> DataCard:
-    """Read and check the card alone. Raises ``ConfigError``."""
+    """Read and check only the card. Raises ``ConfigError``."""
     path = folder / CARD_FILE
     if not path.exists():
         got = f"{folder} without {CARD_FILE}" if folder.is_dir() else f"{folder}: no such folder"
@@ -254,18 +254,18 @@ def read_data_card(folder: Path) -> DataCard:
 
 
 def facts(config: RunConfig) -> dict[str, Any]:
-    """Return what a run's provenance says of its recorded play. Raises ``ConfigError``: its card is damaged."""
+    """Return the provenance of a run's recorded play. Raises ``ConfigError``: its card is damaged."""
     card = read_data_card(Path(str(config.data))).model_dump(include={"who", "sha256", "rows", "episodes"})
     return {"folder": config.data, **card}
 
 
 def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any = None) -> Demonstrations:
-    """Map recorded play into memory, after checking size, hash, types, shapes and every number.
+    """Check size, hash, types, shapes and every number of recorded play, and map it into memory.
 
     Args:
-        folder: written by ``data record`` or ``data import``.
+        folder: folder that ``data record`` or ``data import`` wrote.
         agent: the learner, whose spaces must fit; ``None``: not checked.
-        env: its environment, see ``env_signature``.
+        env: signature of its environment, see ``env_signature``.
 
     Raises ``ConfigError``: damaged, truncated, not finite, or of another environment.
     """
@@ -337,7 +337,7 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
 
 
 def encoded(distribution: Any, actions: Array) -> Array:
-    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds, if any."""
+    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, bounded numbers scaled to -1 to 1."""
     choices = getattr(distribution, "choices", None)
     if choices is None:
         finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)

@@ -29,15 +29,15 @@ Array = NDArray[Any]
 Space: TypeAlias = spaces.Space[Any]
 TORCH, MINARI, GAMES = (".pt", ".pth"), "minari:", ".json"
 SOURCES = "a torch file (.pt, .pth), games (.json) or minari:DATASET_ID"
-#: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
+#: Limits for reading an untrusted torch file: seconds of CPU time, and bytes of memory in addition to three file sizes.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
-#: Numbers so far outside of a bound are rounded ones.
+#: Actions up to this far outside a bound count as rounding errors.
 _ROUNDED = 1e-6
 
 
 def import_play(source: str, output: Path, overrides: list[str], who: str | None) -> Iterator[str]:
-    """Write recorded play of others into a new folder; yields the lines that tell so. Raises ``ConfigError``."""
+    """Import recorded play of another source into a new folder; yields lines to print. Raises ``ConfigError``."""
     config = compose(overrides)
     try:
         agent = env_factory(config).specs.agents[0]
@@ -58,8 +58,8 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     with temporary_output(output, "folder") as temporary_path:
         try:
             card = write(temporary_path, episodes, {**facts, **extra})
-            read_demonstrations(temporary_path, agent, env)  # nothing is kept that cannot be learned from
-        except ConfigError as error:  # of what was written, too: the file that it came from has the same rows
+            read_demonstrations(temporary_path, agent, env)  # check that a run can learn from it
+        except ConfigError as error:  # name the source: it has the same rows as the written file
             raise ConfigError(str(error).replace(str(temporary_path / DATA_FILE), source)) from error
         except ValueError as error:
             raise ConfigError(expected(source, "recorded steps", error)) from error
@@ -73,7 +73,7 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
 
     Args:
         source: a file, or ``minari:`` and the id of an installed data set.
-        columns: what an agent sees and does, for ``observations`` and ``actions``.
+        columns: spaces of ``observations`` and ``actions``.
 
     Raises ``ConfigError``: no such source, or a damaged one.
     """
@@ -88,13 +88,13 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:
-    """Yield what one player did in a file of games of red/blue doors, such as that of ``play --record``.
+    """Yield the episodes of one player in a file of red/blue-door games, such as one of ``play --record``.
 
     Args:
-        agent: whom it is to teach.
+        agent: the learner; its seat selects the steps.
         who: name of the player in the file.
 
-    Raises ``ConfigError``: no such file, a damaged one, games of another kind, or none in which that player sits on the
+    Raises ``ConfigError``: no such file, a damaged one, games of another kind, or no game with that player on the
     seat.
     """
     games, (seat, *others), found = read_games(path), agent.seats, 0
@@ -124,7 +124,7 @@ def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iter
 
 
 def _column(key: str, values: Any, space: Space) -> Array:
-    """Return rows (M, D) in our format. Raises ``ConfigError`` for other shapes, and numbers that it cannot hold."""
+    """Return rows (M, D) in our format. Raises ``ConfigError``: another shape, or numbers out of range."""
     array, width = np.atleast_1d(np.asarray(values)), int(np.prod(space.shape or ()))
     if array.size != len(array) * width:
         raise ConfigError(expected(key, f"({width},) for each row", array.shape))
@@ -146,9 +146,9 @@ def _episode(
     ends: tuple[bool, bool] = (False, False),
     seed: tuple[int, int, int] = _UNKNOWN,
 ) -> Episode:
-    """Return one episode of ``given`` observations and actions; one observation more is what was seen at last.
+    """Return one episode of ``given`` observations and actions; an extra observation is the final one.
 
-    Raises as :func:`_column`, and for observations without their actions.
+    Raises as :func:`_column`, and for other differences between the numbers of observations and actions.
     """
     widths = {name: int(np.prod(np.shape(given[name])[1:])) for name in columns}
     needed = {name: int(np.prod(space.shape or ())) for name, space in columns.items()}
@@ -163,7 +163,7 @@ def _episode(
 
 
 class ActionClipper:
-    """Clips the actions of episodes to their bounds, as the environment does, and counts what lay outside."""
+    """Clips the actions of episodes to their bounds, as the environment does, and counts clipped numbers."""
 
     def __init__(self, space: Space) -> None:
         self._space: Any = space
@@ -176,7 +176,7 @@ class ActionClipper:
             beyond = np.abs(inside - episode.actions)
             self._numbers, self._outside = self._numbers + beyond.size, self._outside + int((beyond > _ROUNDED).sum())
             self._most = max(self._most, float(beyond.max(initial=0)))
-            yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # which is refused
+            yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # rejected when checked
 
     def __str__(self) -> str:
         share, most = self._outside / max(self._numbers, 1), self._most
@@ -189,9 +189,9 @@ class ActionClipper:
 
 @contextmanager
 def converted(key: str, what: str, path: Path) -> Iterator[Path]:
-    """Yield a folder with what ``torch_file.py`` found in a torch file, in a process with limits; it executes nothing.
+    """Yield a folder with the arrays of a torch file; ``torch_file.py`` converts it in a limited process.
 
-    Raises ``ConfigError``: there is something else in it.
+    Raises ``ConfigError``: the file holds other objects.
     """
     with TemporaryDirectory(prefix="multigrid-rl-") as folder:
         limits = [str(_BYTES + 3 * path.stat().st_size), str(_SECONDS)]
@@ -204,7 +204,7 @@ def converted(key: str, what: str, path: Path) -> Iterator[Path]:
 
 
 def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
-    """Read ``observations`` and ``actions``, one stretch (M, D) or episodes, and what a file says of returns."""
+    """Read ``observations`` and ``actions``, one stretch (M, D) or episodes, and the stated returns."""
     key = f"data import: {path}"
     with converted(key, "steps", path) as folder:
         arrays = {name: np.atleast_1d(np.load(folder / f"{name}.npy", allow_pickle=False)) for name in columns}

@@ -1,4 +1,4 @@
-"""Trainers: cloning, DAgger, GAIL, AIRL and DAC, and their metrics. Light to import, as they check configurations."""
+"""Trainers of cloning, DAgger, GAIL, AIRL and DAC, and their metrics. Torch is imported only when they train."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class DacTrain(SacTrain, AdversarialTrain):
 
 
 class Imitation(Trainer):
-    """What all trainers that learn from recorded play have in common."""
+    """Base of all trainers that learn from recorded play."""
 
     reads_data = True
 
     def check(self, config: RunConfig) -> None:
-        """Check that there is something to imitate, and nothing that recorded steps do not hold."""
+        """Check that there is a source to imitate, and that all settings work with recorded steps."""
         condition, has_expert = self._condition(config.train), isinstance(config.train, DaggerTrain)
         wanted = f"a folder that `multigrid-rl data record` wrote, {condition}"
         config.require(config.data is not None or has_expert, "data", wanted, "null")
@@ -134,7 +134,7 @@ class Imitation(Trainer):
         return f"with train={train.trainer}"
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
-        """Check the recorded play; it must be what the run ``before`` has learned from. Raises ``ConfigError``."""
+        """Check the recorded play; its hash must be that of the run ``before``. Raises ``ConfigError``."""
         from multigrid_rl.imitation.demonstrations import read_demonstrations
 
         if config.data is None:
@@ -148,10 +148,10 @@ class Imitation(Trainer):
         self._check_data(found[0], config)
 
     def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
-        """Raise ``ConfigError`` for recorded play, or settings of it, that this trainer cannot learn from."""
+        """Raise ``ConfigError`` if this trainer cannot learn from the recorded play with these settings."""
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
-        """Return lines of the preflight; first what is learned from."""
+        """Return lines of the preflight, the recorded play first."""
         from multigrid_rl.imitation.demonstrations import read_data_card
 
         data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
@@ -162,9 +162,9 @@ class Imitation(Trainer):
 
 
 class CloningTrainer(Imitation):
-    """Learns ``train.batch_size`` recorded steps in each iteration, which count as its environment steps.
+    """Learns from ``train.batch_size`` recorded steps in each iteration, which count as environment steps.
 
-    Whenever ``play_every`` of them were learned from, it plays fresh episodes: these are its finished episodes.
+    After every ``play_every`` of them it plays fresh episodes, which are the finished episodes of its reports.
     """
 
     settings: type[TrainConfig] = CloningTrain
@@ -173,7 +173,7 @@ class CloningTrainer(Imitation):
     counts = ("learned", "recorded")
 
     def check(self, config: RunConfig) -> None:
-        """Check what cloning adds."""
+        """Check the requirements of cloning."""
         super().check(config)
         train, condition = config.train, self._condition(config.train)
         adversarial, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
@@ -199,7 +199,7 @@ class CloningTrainer(Imitation):
         from multigrid_rl.imitation.cloning import ShuffledReader
 
         assert isinstance(config.train, CloningTrain)
-        if not isinstance(config.train, DaggerTrain):  # of labels nothing is held out
+        if not isinstance(config.train, DaggerTrain):  # DAgger holds out no steps
             ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
 
     def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
@@ -214,7 +214,7 @@ class CloningTrainer(Imitation):
         return lines
 
     def absent(self, config: RunConfig) -> dict[str, str]:
-        """Return what rows of cloning do not have."""
+        """Return metrics that rows of cloning do not have, with the reason."""
         train: Any = config.train
         absent = super().absent(config)
         if isinstance(train, DaggerTrain) or not train.cloning.held_out:
@@ -228,13 +228,13 @@ class CloningTrainer(Imitation):
         return Cloning(networks, action_spaces, CloningConfig.of(config), options["device"])
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
-        """Return who plays fresh episodes to judge by."""
+        """Return the sampler that plays fresh episodes for the gates."""
         from multigrid_rl.imitation.dagger import PlayOuts
 
         return PlayOuts(config, stages[0], networks)
 
     def patience(self, config: RunConfig) -> tuple[str, int | None]:
-        """Return the loss on held-out episodes, and after how many play-outs without a new lowest one it ends."""
+        """Return the watched loss, and the number of play-outs without a new lowest value that ends the run."""
         train: Any = config.train
         return "held_out_loss", train.cloning.patience
 
@@ -281,20 +281,20 @@ class DaggerTrainer(CloningTrainer):
         )
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
-        """Return who plays, and has an expert label it."""
+        """Return the sampler that plays and has the expert label each step."""
         from multigrid_rl.imitation.dagger import Labelling
 
         return Labelling(config, stages[0], networks)
 
 
 class AdversarialTrainer(Imitation):
-    """Learns by the rewards of a discriminator, which tells the policy's steps from recorded ones."""
+    """Learns by the rewards of a discriminator between the policy's steps and recorded ones."""
 
     settings: type[TrainConfig] = AdversarialTrain
     brings = (*Trainer.brings, "learner/*/learnt_reward", "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
-        """Check what discriminators read and pay."""
+        """Check inputs and rewards of discriminators."""
         Trainer.check(self, config)
         super().check(config)
         train: Any = config.train
@@ -307,7 +307,7 @@ class AdversarialTrainer(Imitation):
         config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", wanted)
 
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:
-        """Return the training reward that it brings."""
+        """Return a description of the training reward."""
         assert isinstance(train, AdversarialTrain)
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
@@ -317,7 +317,7 @@ class AdversarialTrainer(Imitation):
         check_horizon("demonstrations", recorded.terminated, AdversarialConfig.of(config), ConfigError)
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
-        """Return true: rewards of a batch are known after it was played."""
+        """Return true: the rewards of a batch are computed after it was played."""
         return True
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
@@ -328,14 +328,14 @@ class AdversarialTrainer(Imitation):
 
 
 class DacTrainer(AdversarialTrainer):
-    """Soft actor-critic by the rewards of a discriminator that learns from all that was played, too."""
+    """Soft actor-critic with the rewards of a discriminator that also learns from the replay buffer."""
 
     settings = DacTrain
     learns_values = False
     brings = (*SAC.brings, "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
-        """Check what either asks for."""
+        """Check the requirements of both."""
         SAC.check(config)
         super().check(config)
 
@@ -343,7 +343,7 @@ class DacTrainer(AdversarialTrainer):
         return SAC.describe(config, threads, games)
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
-        """Return the learner from kept steps and recorded ones."""
+        """Return the learner from replayed and recorded steps."""
         from multigrid_rl.imitation.dac import Dac
 
         return Dac.of(config, networks, action_spaces, options["device"])

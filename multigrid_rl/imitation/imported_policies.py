@@ -1,6 +1,6 @@
 """Policies of other libraries as frozen players: CleanRL's SAC, TD3 and PPO, and zips of Stable-Baselines3.
 
-Only tensors are read; nothing in a file is executed. What was built is compared with the file's own numbers.
+Only tensors are read; nothing in a file is executed. The imported network is compared with a computation from the file.
 """
 
 import shlex
@@ -30,14 +30,14 @@ from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
-#: Bytes of the weights in a zip, at most.
+#: Largest size of the weights in a zip, in bytes.
 _MAX_BYTES = 1 << 28
-#: Outputs of the rebuilt policy may differ from the file's by this, in float32.
+#: Largest difference between actions of the imported policy and those computed from the file, in float32.
 _TOLERANCE = 1e-4
 
 
 def import_player(source: Path, overrides: list[str], output: Path, activation: str | None) -> Iterator[str]:
-    """Write another library's policy as a frozen player; yields the lines that tell so. Raises ``ConfigError``."""
+    """Write another library's policy as a frozen player; yields lines to print. Raises ``ConfigError``."""
     config = compose(overrides)
     try:
         (agent,) = env_factory(config).specs.agents
@@ -63,14 +63,14 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
 
 
 class Kind(NamedTuple):
-    """How a library names the parts of a policy; layers are named without ``.weight`` and ``.bias``.
+    """Names of a policy's tensors in a library; layers are named without ``.weight`` and ``.bias``.
 
     Attributes:
-        layers: of the policy in order, the last one for the means or logits.
-        log_std: a layer or a tensor for the logarithms of the standard deviations; ``None``: it has none.
-        values: layers of the value network in order; empty: none is kept.
-        activation: between the layers.
-        head: ``model.head`` and ``model.bound`` that mean the same.
+        layers: layers of the policy in order, the last one for the means or logits.
+        log_std: layer or tensor of the logarithms of the standard deviations; ``None``: the policy has none.
+        values: layers of the value network in order; empty: no value network is imported.
+        activation: activation between the layers.
+        head: equivalent ``model.head`` and ``model.bound``.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Kind(NamedTuple):
     head: tuple[str | None, str]
 
 
-#: Told apart by the names that they have; where several fit, the first counts.
+#: Kinds, recognised by the names of their tensors; the first match counts.
 KINDS = (
     Kind("CleanRL's SAC", ("fc1", "fc2", "fc_mean"), "fc_logstd", (), "relu", ("tanh-gaussian", "clip")),
     Kind("CleanRL's TD3 or DDPG", ("fc1", "fc2", "fc_mu"), None, (), "relu", (None, "tanh")),
@@ -109,7 +109,7 @@ KINDS = (
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: none, or another file."""
+    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: no such file, or no weights in it."""
     key = f"import-policy: {path}"
     if not path.is_file():
         raise ConfigError(expected("import-policy", "a file with a policy's weights", path))
@@ -117,7 +117,7 @@ def read_weights(path: Path) -> dict[str, Array]:
         source = path
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                if "policy.pth" in archive.namelist():  # a file of torch's own is a zip, too
+                if "policy.pth" in archive.namelist():  # a torch file is a zip, too, without this name
                     if archive.getinfo("policy.pth").file_size > _MAX_BYTES:
                         raise ConfigError(expected(key, f"weights of at most {_MAX_BYTES:,} bytes", "more"))
                     source = Path(folder) / "policy.pth"
@@ -131,9 +131,9 @@ def read_weights(path: Path) -> dict[str, Array]:
 
 
 def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
-    """Return whose policy it is, by the names of its tensors. Raises ``ConfigError``: nobody's that is known."""
+    """Return the kind of a policy by the names of its tensors. Raises ``ConfigError``: an unknown kind."""
     for kind in KINDS:
-        squashed = kind.head[0] is not None  # its deviations are a layer's
+        squashed = kind.head[0] is not None  # a layer computes its deviations
         layers = [*kind.layers, kind.log_std] if squashed else kind.layers
         stds = set() if squashed or kind.log_std is None else {kind.log_std}
         if {f"{layer}.{suffix}" for layer in layers for suffix in ("weight", "bias")} | stds <= weights.keys():
@@ -145,10 +145,10 @@ def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
 def policy_of(
     path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the architecture of a player's network, and the weights of a file.
+    """Return the architecture of a player's network, and its weights from a file.
 
-    ``activation``: between its layers; ``None``: as this library has it unless told otherwise. Raises ``ConfigError``:
-    it does not fit the environment, or our network's outputs are not the file's.
+    ``activation``: activation between the layers; ``None``: the library's default. Raises ``ConfigError``:
+    the weights do not fit the environment, or our network acts otherwise than the file's.
     """
     key = f"import-policy: {path}"
     hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]
@@ -164,12 +164,12 @@ def policy_of(
             for suffix in ("weight", "bias"):
                 state[f"{part}.{2 * k}.{suffix}"] = torch.from_numpy(weights[f"{layer}.{suffix}"].copy())
     last = 2 * (len(kind.layers) - 1)
-    if head is not None:  # deviations are outputs, behind the means
+    if head is not None:  # deviations are outputs after the means
         for suffix in ("weight", "bias"):
             parts = [state[f"policy.{last}.{suffix}"], torch.from_numpy(weights[f"{kind.log_std}.{suffix}"].copy())]
             state[f"policy.{last}.{suffix}"] = torch.cat(parts)
     elif "spread.log_std" in state:
-        # A policy without deviations acts as it is: e^-20 of noise is lost in float32.
+        # A policy without deviations is deterministic: noise of e^-20 is lost in float32.
         state["spread.log_std"] = (
             torch.full_like(state["spread.log_std"], -20.0)
             if kind.log_std is None
@@ -179,7 +179,7 @@ def policy_of(
         if name in state and state[name].shape != value.shape and name.startswith(("policy", "spread")):
             wanted = f"{name} of shape {tuple(value.shape)}, as {agent.name}'s observations and actions need"
             raise ConfigError(expected(f"{key}: {kind.name}", wanted, tuple(state[name].shape)))
-        if state[name].shape != value.shape:  # a critic of another size: players need none
+        if state[name].shape != value.shape:  # a critic of another size, which players do not use
             state[name] = torch.zeros_like(value)
     network.load_state_dict(state)
     _check_bounds(key, weights, agent)
@@ -188,7 +188,7 @@ def policy_of(
 
 
 def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:
-    """Raise ``ConfigError`` unless the file's scale and bias of actions, if any, are the environment's bounds."""
+    """Raise ``ConfigError`` if the file's scale and bias of actions do not match the environment's bounds."""
     if "action_scale" not in weights:
         return
     space: Any = agent.action_space
@@ -199,7 +199,7 @@ def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> N
 
 
 def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any, agent: AgentSpec, bound: Any) -> None:
-    """Compare the likeliest actions with those computed from the file. Raises ``ConfigError``: they differ."""
+    """Raise ``ConfigError`` unless the network's likeliest actions equal those computed from the file."""
     rng = np.random.default_rng(0)
     x = obs = rng.normal(size=(64, weights[f"{kind.layers[0]}.weight"].shape[1])).astype(np.float32)
     for k, layer in enumerate(kind.layers):

@@ -1,4 +1,4 @@
-"""Recording of demonstrations: any player acts in place of the learners, and every step is stored."""
+"""Recording of demonstrations: a player acts for the learning agents, and every step is stored."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ Array = NDArray[Any]
 
 
 def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **options: Any) -> str:
-    """Write a player's steps into a new folder; returns the line that tells so.
+    """Write a player's steps into a new folder; returns a line to print.
 
     Args:
         who: a player, its folder or a run folder.
-        overrides: of where it plays; by default its own.
-        steps: environment steps to keep.
-        seed: of environments and drawn actions.
-        how: whether it acts ``greedy``, and which ``checkpoint`` of a run.
+        overrides: overrides of its environment; by default the player's.
+        steps: environment steps to store.
+        seed: seed of environments and sampled actions.
+        options: ``greedy``, whether it takes the likeliest actions, and ``checkpoint`` of a run.
 
     Raises ``ConfigError``, ``PlayerError``: no such player, or one that cannot play there.
     """
@@ -74,16 +74,16 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
 def record(
     factory: EnvFactory, players: Mapping[str, Policy], steps: int, num_envs: int, seed: int
 ) -> Iterator[Episode]:
-    """Yield episodes in which ``players`` act in place of all agents, as they end.
+    """Yield episodes, as they end, in which ``players`` act for all agents.
 
     ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
-    cut at the end. Steps in which an agent is out of its game are not part of its episode; where agents decide now and
-    then (``learn.decisions``), a decision is paid all that comes before the next one, as in training.
+    cut at the end. Steps after an agent's elimination are not part of its episode. If agents do not decide in every
+    step (``learn.decisions``), a decision gets all rewards before the next one, as in training.
 
     Args:
         players: by agent.
         steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
-        seed: of environments and action sampling.
+        seed: seed of environments and action sampling.
     """
     agents, rounds, env = factory.specs.agents, -(-steps // num_envs), factory.build(num_envs, 0)
     gaps = hasattr(env, "deciding")
@@ -135,7 +135,7 @@ class _EpisodeBuffer:
                 owner = np.cumsum(active) - 1  # of each step, the decision before it
                 paid = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
                 ended = np.array([terminated.any()])
-            if active.any():  # an episode may end before it is an agent's turn
+            if active.any():  # an episode may end before an agent's first turn
                 yield Episode(
                     observations=obs[active],
                     actions=actions[active],

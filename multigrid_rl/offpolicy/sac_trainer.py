@@ -1,4 +1,4 @@
-"""Trainer of ``train=sac``: its settings, checks and metrics. Light to import, as it checks configurations."""
+"""Trainer of ``train=sac``: its settings, checks and metrics. Torch is imported only when it trains."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from multigrid_rl.training.trainers import Trainer
 if TYPE_CHECKING:
     from multigrid_rl.training.trainers import Updater
 
-#: The head that SAC learns: what is drawn can be differentiated by the outputs.
+#: Head of SAC's policy: its samples are differentiable with respect to its outputs.
 HEAD = "tanh-gaussian"
 
 
 class SacOptions(Part):
-    """What an off-policy learner keeps, and how often it learns."""
+    """Replay buffer and frequency of updates of an off-policy learner."""
 
     buffer: Steps
     """steps that are kept to learn from; the newest take the place of the oldest. More: steadier, more memory"""
@@ -46,14 +46,14 @@ class SacTrain(TrainConfig):
 
 
 class SacTrainer(Trainer):
-    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290): plays, keeps, learns off-policy."""
+    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290): learns from a replay buffer."""
 
     settings = SacTrain
     learns_values = False
     brings = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
 
     def check(self, config: RunConfig) -> None:
-        """Check that actions can be differentiated, and that nothing is asked that this learner does not do."""
+        """Check that actions are differentiable, and that this learner supports all settings."""
         for key, good, wanted, value in (
             ("model.head", config.model.head == HEAD, HEAD, config.model.head),
             ("model.name", config.model.name == "mlp", "mlp", config.model.name),
@@ -83,11 +83,11 @@ class SacTrainer(Trainer):
         ]
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
-        """Return true: paths tell what came after each step."""
+        """Return true: paths hold the next observation of each step."""
         return True
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
-        """Return the learner from kept steps."""
+        """Return the learner from replayed steps."""
         from multigrid_rl.offpolicy.sac import Sac
 
         assert isinstance(config.train, SacTrain)
