@@ -1,4 +1,4 @@
-"""The ``search`` verb: parse, load, search."""
+"""The ``search`` verb: checks options, opens the search folder, and runs the search."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +34,7 @@ def search(
     from multigrid_rl.search.search_folder import SearchFolder
 
     place = SearchFolder.from_overrides(overrides or [], folder) if resume is None else SearchFolder.reopen(resume)
-    # Imported here: Ray takes two seconds, which a mistake above need not cost.
+    # Imported after the checks above, since Ray takes two seconds.
     from multigrid_rl.search.tuning import run_search
 
     result, interrupted = run_search(place, address)

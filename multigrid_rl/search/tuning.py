@@ -38,13 +38,13 @@ from multigrid_rl.training.screen import interruption, live_console
 from multigrid_rl.training.stages import seated_in, stages_of
 from multigrid_rl.types import RunError
 
-#: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
+#: Seconds for a stopped trial to end its iteration and to write its checkpoint and verdict.
 PATIENCE_S = 60
-#: Seconds that what is left of a killed search has to let go of a run.
+#: Seconds for trials of a killed search to release their runs.
 RELEASE_S = 30.0
-#: How a run ends by itself.
+#: Values of ``ended`` of a run that ended by itself.
 ENDS = ("held", "until")
-#: Switches Tune's tables, TensorBoard events and advice off; a search prints its own. The command handles Ctrl-C.
+#: Environment variables that switch off Tune's tables, TensorBoard events, advice and handling of Ctrl-C.
 _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -57,11 +57,11 @@ _QUIET = {
 def search(
     folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
 ) -> SearchResult:
-    """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
+    """Run or resume a search, and write its result; after an interruption, the result so far.
 
     Args:
         on_outcome: called with every new outcome.
-        interrupted: asked again and again; true ends the search.
+        interrupted: polled; true ends the search.
 
     Raises:
         ConfigError: another process searches in this folder, or its records do not fit its plan.
@@ -69,7 +69,7 @@ def search(
     """
     with folder.lock():
         began = time.monotonic()
-        # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
+        # An interrupted search has written its seconds so far; the session of a killed one is not counted.
         before = folder.study.user_attrs.get("seconds", 0.0)
         run = SearchRun(folder, on_outcome, interrupted)
         try:
@@ -84,16 +84,16 @@ def search(
 
 
 def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
-    """Search and print; returns the result, and whether it was interrupted.
+    """Run a search and print its progress; returns the result, and whether it was interrupted.
 
     Raises:
-        ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
+        ConfigError: the folder is in use or damaged, or a node of the cluster cannot use it.
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
     screen, request, space = live_console(), folder.request, folder.request.space
     try:
         with ExitStack() as stack:
-            # Ray before the signals: it takes one of them.
+            # Ray before the signal handlers, since it installs one.
             lines = stack.enter_context(on_cluster(folder, address)) if address else []
             stack.enter_context(ray_session())
             cpus = "as many as the cluster has CPUs" if address else available_cpus()
@@ -110,7 +110,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
             result = search(folder, lambda o: screen.print(outcome_line(folder, o), markup=False), interrupted)
             stopped = interrupted() and not result.complete
     except (RayError, OSError, RunError) as error:
-        # RayError before OSError: a timeout of Ray's is one, too.
+        # RayError before OSError: a timeout of Ray is both.
         message = f"Ray: {reason_of(error)}" if isinstance(error, RayError) else str(error)
         if isinstance(error, OSError) and not isinstance(error, RayError):
             message = reason(error, folder.path)
@@ -124,9 +124,9 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
 
 @contextmanager
 def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
-    """Connect to a cluster all of whose nodes can run trials of a search; yields lines to print.
+    """Connect to a cluster and check that its nodes can run trials of a search; yields lines to print.
 
-    Raises ``ConfigError``: it does not answer, or a node cannot take part.
+    Raises ``ConfigError``: the cluster does not answer, or a node cannot take part.
     """
     config = folder.request.space.config
     cluster = config.cluster.model_copy(update={"address": address})
@@ -135,9 +135,9 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
 
 
 class SearchRun(Searcher, tune.Stopper):
-    """A running search: says which trial Tune runs next, reads what came of it; ends on request or on an error.
+    """A running search: gives Tune the next trial, reads its outcome; ends on request or on an error.
 
-    Raises ``ConfigError``: what is recorded does not fit the plan.
+    Raises ``ConfigError``: the record does not fit the plan.
     """
 
     def __init__(
@@ -147,23 +147,23 @@ class SearchRun(Searcher, tune.Stopper):
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
         self._outcomes = {outcome.spec.id: outcome for outcome in folder.outcomes()}
-        self.running: dict[str, TrialSpec] = {}  # by Tune's names
+        self.running: dict[str, TrialSpec] = {}  # by Tune's id
         self.write_error: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
         self._rounds = plan_of(folder.request.settings, folder.request.space, folder.request.seed)
-        #: Trials of the round that the plan is at; ``None``: it is carried out.
+        #: Trials of the current round; ``None``: the plan is finished.
         self.round = next(self._rounds, None)
         self._advance()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune writes its objects down to go on from them; a search goes on from its own record."""
+        """Return nothing: Tune saves its objects to resume from them; a search resumes from its study."""
         return {}
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
         """Do nothing, for the same reason."""
 
     def _advance(self) -> None:
-        """Go on to the first round of which not all trials have ended."""
+        """Advance to the first round with trials that have not ended."""
         while self.round is not None and all(spec.id in self._outcomes for spec in self.round):
             ended = [self._outcomes[self.folder.begin(spec).id] for spec in self.round]
             try:
@@ -173,13 +173,13 @@ class SearchRun(Searcher, tune.Stopper):
 
     @property
     def ending(self) -> bool:
-        """Whether nothing more is to be started."""
+        """Whether no further trial may start."""
         return self.write_error is not None or self._interrupted()
 
     def stop_all(self) -> bool:
-        """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
+        """Return whether to end now: the search is ending, and all trials ended or ``PATIENCE_S`` is over.
 
-        Trials look for a file: Tune's own way to stop one does not wait for what it still writes.
+        A file asks trials to stop: Tune's way to stop a trial does not wait for its checkpoint.
         """
         if not self.ending:
             return False
@@ -196,11 +196,11 @@ class SearchRun(Searcher, tune.Stopper):
         return False
 
     def suggest(self, trial_id: str) -> Any:
-        """Record the beginning of the next trial that is to be run, if there is one now. Raises ``ConfigError``."""
+        """Record the start of the next waiting trial and return it, if there is one. Raises ``ConfigError``."""
         known = self._outcomes.keys() | {spec.id for spec in self.running.values()}
         waiting = [] if self.ending else [spec for spec in self.round or () if spec.id not in known]
-        # What a round tries hangs on earlier rounds, and not on which of its own trials ended first: all its values
-        # are drawn at once. Those of asha, which has one round, hang on what has ended.
+        # All values of a round are drawn at once, so they depend on earlier rounds, and not on the order in which its
+        # trials end. In asha, which has one round, values depend on the trials that ended.
         at_once = 1 if isinstance(self.folder.request.settings, AshaSettings) else len(waiting)
         try:
             started = [self.folder.begin(spec) for spec in waiting[:at_once]]
@@ -212,7 +212,7 @@ class SearchRun(Searcher, tune.Stopper):
         return {"spec": started[0]}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
-        """Read what a trial recorded, pass it on, and go on; one that was interrupted goes on with the search."""
+        """Read a trial's recorded outcome, report it, and advance; an interrupted trial is resumed with the search."""
         spec = self.running.pop(trial_id)
         try:
             outcome = next((row for row in self.folder.outcomes() if row.spec.id == spec.id), None)
@@ -229,11 +229,11 @@ class SearchRun(Searcher, tune.Stopper):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Tune within the block; an experiment of the caller's own, after it, reports as usual."""
+    """Silence Tune within the block; the caller's other experiments report as usual."""
     log, before = logging.getLogger("ray.tune"), {k: value for k, value in os.environ.items() if k in _QUIET}
     level = log.level
     os.environ.update(_QUIET)
-    # A failed trial is one line of the search's own; Tune would print it as pages.
+    # The search prints a failed trial in one line; Tune would print pages.
     log.setLevel(logging.CRITICAL)
     try:
         yield
@@ -245,14 +245,14 @@ def _quiet() -> Iterator[None]:
 
 
 def run_on_tune(run: SearchRun) -> None:
-    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
-    # Names in overrides are meant from here; a copy without an open study travels.
+    """Run a plan's trials until it is finished or interrupted. A Ray session that starts here is ended."""
+    # Overrides may name modules in this working folder; workers get a copy of the folder without an open study.
     working, folder = Path.cwd(), SearchFolder(run.folder.path.resolve(), run.folder.request, run.folder.provenance)
 
     def play(config: dict[str, Any]) -> None:
         os.chdir(working)
         run_trial(folder, config["spec"])
-        tune.report({"ended": True})  # Tune prints a line of a trial that reports nothing
+        tune.report({"ended": True})  # Tune prints a line for a trial without reports
 
     with _quiet(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
@@ -262,7 +262,7 @@ def run_on_tune(run: SearchRun) -> None:
                 search_alg=run,
                 num_samples=-1,
                 max_concurrent_trials=limit,
-                # A process that has loaded everything plays the next trial, too.
+                # A process runs several trials, without importing everything again.
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.config["spec"].id,
             ),
@@ -271,14 +271,14 @@ def run_on_tune(run: SearchRun) -> None:
 
 
 def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
-    """Train until the trial ends or lags behind, and record what came of it; nothing if the search ends before.
+    """Train until the trial ends or is pruned, and record its outcome; without one if the search ends before.
 
-    Raises what training raises, once it is recorded.
+    Raises the errors of training, after recording them.
     """
     began = time.monotonic()
     try:
         verdict, lags = _play(folder, spec)
-    except Exception as error:  # rewards and environments of the user's own raise anything; Tune hears of it, too
+    except Exception as error:  # user code may raise anything; Tune gets the error, too
         message = f"{type(error).__name__}: {one_line(error)}"
         folder.end(Outcome(spec, "failed", None, seconds=time.monotonic() - began, reason=message))
         raise
@@ -288,15 +288,15 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
 
 
 def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
-    """Play a trial, or what an earlier session left of it; returns its verdict, and whether it lags behind."""
+    """Run a trial, or resume it from an earlier session; returns its verdict, and whether it is pruned."""
     fixed = (f"seed={spec.seed}", f"train.until={spec.until}", "train.torch_threads=1", "train.threads=1")
     command = [*folder.request.space.overrides(spec.params or {}), *fixed, "cluster.num_env_runners=0"]
     path = folder.run_path(spec.id)
-    # Ray has replaced them, and a run's provenance records how to repeat the run.
+    # Ray replaced the arguments, and a run's provenance records the command that repeats it.
     sys.argv = ["multigrid-rl", "train", *command]
     with suppress(ConfigError):
         verdict = read_verdict(path)
-        if verdict["ended"] in ENDS:  # a kill kept a run that reached its end from saying so
+        if verdict["ended"] in ENDS:  # the run was complete when the search was killed
             return verdict, False
     every = next_report = folder.request.settings.report_every
     lags = False
@@ -304,7 +304,7 @@ def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
     def observe(row: dict[str, Any], keeper: GateKeeper) -> None:
         nonlocal next_report, lags
         steps = row["env_steps"]
-        # The end of a run is its verdict's to report.
+        # The verdict reports the last steps of a run.
         if next_report <= steps < spec.until and not keeper.held:
             next_report = steps - steps % every + every
             lags = folder.report_progress(spec.id, steps, score_of(keeper.verdict()).number)
@@ -329,7 +329,7 @@ def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
 
 
 def _checkpoint_of(run: Path) -> Checkpoint | None:
-    """Return where a run of an earlier session goes on from. Raises ``ConfigError``: another process holds it."""
+    """Return the checkpoint of a run of an earlier session. Raises ``ConfigError``: another process holds the run."""
     if not run.exists():
         return None
     deadline = time.monotonic() + RELEASE_S
@@ -337,11 +337,11 @@ def _checkpoint_of(run: Path) -> Checkpoint | None:
         try:
             locked(run / LOCK).close()
             break
-        except ConfigError:  # a trial of a killed search that has not noticed yet
+        except ConfigError:  # a trial of a killed search still runs
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
     with suppress(ConfigError):
         return newest_good(run)
-    shutil.rmtree(run)  # begun, and killed before there was anything to go on from
+    shutil.rmtree(run)  # killed before its first checkpoint
     return None
