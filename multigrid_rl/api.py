@@ -290,14 +290,14 @@ def _is_object(who: Any) -> bool:
 
 
 def _target_of(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
-    """Return a player or run to be judged; in the red/blue-door game both players may be objects."""
+    """Return the evaluation target for a player or run; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
     names = [_name(player, objects) for player in (who, opponent)]
     return find_target(str(names[0]), list(map(str, overrides)), opponent=names[1], objects=objects)
 
 
 def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str | None:
-    """Return what a player is called; an object is put into ``objects``, where it may be one."""
+    """Return a player's name; an object is added to ``objects`` under its name, or refused without ``objects``."""
     if who is None:
         return None
     kind = type(who)
@@ -323,12 +323,12 @@ def _folder(key: str, path: Any) -> Path:
 
 
 def _check_callback(callback: Any) -> None:
-    """Refuse what cannot be called with a row. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` if ``callback`` cannot be called with a row."""
     if callback is None:
         return
     try:
         inspect.signature(callback).bind({})
     except TypeError as error:
         raise ConfigError(expected("callback", "a function of one row", f"{callback!r}: {error}")) from error
-    except ValueError:  # written in C: it tells no signature
+    except ValueError:  # a function in C without a signature
         return

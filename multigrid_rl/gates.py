@@ -1,4 +1,4 @@
-"""Gates: a metric, a bound, and what "held" means. Pure: fed with reports, asked for a verdict."""
+"""Gates: a metric, a bound, and a rule when it is held. Pure: takes reports, returns a verdict."""
 
 import math
 from collections import deque
@@ -10,8 +10,8 @@ from multigrid_rl.text import expected
 
 Hold = Literal["every", "mean", "share"]
 
-#: A report counts only if so many episodes finished behind it, unless a scenario sets another
-#: number: ``scenario.report_episodes``.
+#: A report counts only if it is over at least this many finished episodes, unless a scenario sets
+#: another number: ``scenario.report_episodes``.
 MIN_EPISODES = 100
 
 
@@ -20,9 +20,9 @@ class Gate:
     """``metric <= bound`` or ``metric >= bound``, held over the last ``window`` environment steps.
 
     Hold variants, each judged at a report and only once the run has reports that reach ``window`` steps back:
-        every: met at every report of the window.
+        every: every report of the window meets the bound.
         mean: the mean over the window's reports meets the bound.
-        share: met at no less than ``share`` of the window's reports.
+        share: at least a share of ``share`` of the window's reports meets the bound.
     """
 
     metric: str
@@ -33,11 +33,11 @@ class Gate:
     window: int = 100_000
 
     def is_met(self, value: float) -> bool:
-        """Return whether one value meets the bound. NaN never does."""
+        """Return whether a value meets the bound; NaN never does."""
         return value <= self.bound if self.comparison == "<=" else value >= self.bound
 
     def margin(self, value: float) -> float:
-        """Return the distance to the bound in units of the bound (1 for a bound of 0), positive where it is met."""
+        """Return the distance to the bound in units of the bound (1 for a bound of 0), positive if it is met."""
         distance = self.bound - value if self.comparison == "<=" else value - self.bound
         return distance / (abs(self.bound) or 1.0)
 
@@ -48,7 +48,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Moment:
-    """When something happened: in environment steps, updates and seconds."""
+    """A time in a run: environment steps, updates and seconds."""
 
     env_steps: int
     policy_updates: int
@@ -68,7 +68,7 @@ class GateState:
     recent: deque[tuple[int, float]] = field(default_factory=deque)
 
     def update(self, now: Moment, value: float, first_report: int) -> None:
-        """Take one report's value; ``first_report`` is the run's first report in environment steps."""
+        """Add one report's value; ``first_report``: environment steps of the run's first report."""
         gate = self.gate
         self.value = value
         self.recent.append((now.env_steps, value))
@@ -94,11 +94,11 @@ class GateState:
         return sum(gate.is_met(value) for _, value in self.recent) / len(self.recent) >= gate.share
 
     def held_steps(self, now: int) -> int:
-        """Return environment steps for which the gate has been met without a break."""
+        """Return the environment steps since which every report met the gate."""
         return 0 if self.streak_from is None else now - self.streak_from
 
     def mean(self) -> float:
-        """Return the mean over the window's reports; NaN without reports, not finite where one of them is not."""
+        """Return the mean over the window's reports; NaN without reports, not finite if one of them is not."""
         return sum(value for _, value in self.recent) / len(self.recent) if self.recent else math.nan
 
     def row(self) -> dict[str, Any]:
@@ -127,11 +127,11 @@ class GateKeeper:
         self.last: Moment | None = None
 
     def report(self, now: Moment, episodes: int, values: dict[str, float]) -> bool:
-        """Take one report. Returns whether it counted.
+        """Add one report; returns whether it counted.
 
         Args:
             now: environment steps, updates and seconds so far; steps must grow from report to report.
-            episodes: how many finished episodes the values are over; under ``min_episodes`` the report is not taken.
+            episodes: finished episodes behind the values; a report of fewer than ``min_episodes`` is ignored.
 
         Raises:
             KeyError: a gate's metric is missing.
@@ -158,12 +158,12 @@ class GateKeeper:
         return bool(self.states) and all(state.held for state in self.states)
 
     def margin(self) -> float:
-        """Return the smallest margin of all gates: positive where every window's mean is met; NaN if one is unknown."""
+        """Return the smallest margin of all gates by window means: positive if all are met; NaN if one is unknown."""
         margins = [state.gate.margin(state.mean()) for state in self.states]
         return math.nan if not margins or any(map(math.isnan, margins)) else min(margins)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the histories of all gates, for :meth:`set_state` of a keeper with the same gates."""
+        """Return the histories of all gates, for :meth:`set_state` of a keeper with equal gates."""
         return deepcopy(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ class GateKeeper:
         self.__dict__.update(deepcopy({**state, "min_episodes": self.min_episodes}))
 
     def verdict(self) -> dict[str, Any]:
-        """Return what the run achieved, as plain data. ``held``: whether all gates were ever held together."""
+        """Return the verdict as plain data. ``held``: whether all gates were ever held at one report."""
         moments = {"reached": self.first_reached, "held": self.first_held}
         return {
             "held": self.first_held is not None,

@@ -1,7 +1,7 @@
-"""Sixteen floats side by side as a number that kernels reckon with: what stays in a register, and what goes to memory.
+"""A numba type of sixteen floats, with which kernels control what stays in registers and what goes to memory.
 
-A compiler that makes vectors of a loop must ask at each of its starts whether its arrays overlap, and must write what
-it adds up before it reads on. A tile of lanes is read once, added up in registers, and written once.
+A compiler that vectorises a loop must check at each start whether its arrays overlap, and must write a sum before it
+reads on. A tile of lanes is read once, summed in registers, and written once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numba.core.errors import TypingError
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-#: How many: one register of AVX-512; elsewhere the compiler takes several.
+#: Number of floats: one register of AVX-512; on other processors the compiler uses several registers.
 LANES = 16
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
-# As :func:`multigrid_rl.jit.float_kernel`: a multiplication and the addition after it may be one instruction.
+# As for :func:`multigrid_rl.jit.float_kernel`: a multiplication and an addition may become one instruction.
 _CONTRACT = ("contract",)
 
 
@@ -54,7 +54,7 @@ def _check_array(array: Any) -> None:
 
 @intrinsic
 def load(_: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return ``array[row, column : column + LANES]``; nobody looks whether there are so many."""
+    """Return ``array[row, column : column + LANES]``; bounds are not checked."""
     _check_array(array)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
