@@ -235,13 +235,13 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
     catalogue, seats = Catalogue(), ["red_0"]
     card = None if is_run(name) or code_of(name) is not None else catalogue.card_of(name)
     if scenario is None and is_run(name):
-        played = run_config(Path(name)).scenario
-        seats = [*played.learning]
+        scenario_config = run_config(Path(name)).scenario
+        seats = [*scenario_config.learning]
     elif scenario is None and card is not None and card.env is not None:
-        played, seats = config_of(name, []).scenario, card.seats
+        scenario_config, seats = config_of(name, []).scenario, card.seats
     else:
-        played = load_scenario(scenario or "1v1")
-    spec = played.kind.spec
+        scenario_config = load_scenario(scenario or "1v1")
+    spec = scenario_config.kind.spec
     seat = seat or next(s for s in (*seats, *spec.seats) if s in spec.seats)
     spec.team_of(seat)
     return catalogue.seat(name, spec, seat).player

@@ -37,8 +37,8 @@ def install_command(extra: str) -> str:
     """
     root = data_root()
     if Path(sys.prefix).parent == root:
-        where = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
-        return f"make {where}setup EXTRAS={extra}"
+        options = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
+        return f"make {options}setup EXTRAS={extra}"
     if (root / "pyproject.toml").is_file():
         return f"pip install --editable {shlex.quote(f'{root}[{extra}]')}"
     marked = [(entry, entry.marker) for entry in map(Requirement, requires("multigrid-rl") or ()) if entry.marker]

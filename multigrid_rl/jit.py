@@ -50,13 +50,13 @@ class _State:
     def __init__(self) -> None:
         self.forbid_compiling = False
         #: Called when a kernel is missing; when one was compiled.
-        self.missing: Callable[[], None] = _nothing
-        self.compiled: Callable[[], None] = _nothing
+        self.missing: Callable[[], None] = _do_nothing
+        self.compiled: Callable[[], None] = _do_nothing
         #: Returns whether another process still compiles kernels for several threads.
         self.busy: Callable[[], bool] = bool
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

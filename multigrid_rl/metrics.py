@@ -68,12 +68,12 @@ def matches(name: str, pattern: str) -> bool:
     return re.fullmatch(expression, name) is not None
 
 
-def samples_of(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
-    """Return all metrics of some episodes by name, for the seats and teams in ``who``."""
+def samples_of(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
+    """Return all metrics of some episodes by name, for the seats and teams in ``names``."""
     found: dict[str, Sample] = {}
     for group in groups("metrics"):
         if group.samples is not None:
-            found |= group.samples(table, specs, who)
+            found |= group.samples(table, specs, names)
     return found
 
 
@@ -86,11 +86,11 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
 # --- groups that every run has
 
 
-def _returns(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+def _returns(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
     # Means of all columns at once: numpy sums a table row by row, but a single column pairwise, with other rounding.
     means = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
     found = {"episode_len_mean": Sample.of(table.length)}
-    for name in who:
+    for name in names:
         if name in means:
             found[f"return_mean/{name}"] = Sample(table.returns[:, specs.seats.index(name)], means[name])
         else:
@@ -100,9 +100,9 @@ def _returns(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> 
     return found
 
 
-def _outcomes(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+def _outcomes(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
     found: dict[str, Sample] = {}
-    for seat in who:
+    for seat in names:
         if not specs.has_winner or seat not in specs.seats:
             continue
         team = specs.teams[specs.seats.index(seat)]

@@ -26,8 +26,8 @@ NAME = "multigrid-rl"
 def program() -> str:
     """Return the command of this program: its name, or its path if a shell finds no or another program by the name."""
     started = sys.argv[0]
-    typed = Path(started).name == NAME and os.sep in started
-    executable = Path(started) if typed else Path(sys.executable).with_name(NAME)
+    has_path = Path(started).name == NAME and os.sep in started
+    executable = Path(started) if has_path else Path(sys.executable).with_name(NAME)
     found = shutil.which(NAME)
     by_name = not executable.exists() or (found is not None and Path(found).resolve() == executable.resolve())
     return NAME if by_name else shlex.quote(str(executable))

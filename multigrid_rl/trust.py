@@ -121,7 +121,7 @@ def user_code(key: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {mistake(error)}") from error
 
 
-def look_in_working_folder() -> None:
+def add_module_folders() -> None:
     """Append the working folder and the folder of our configs to ``sys.path``, after all other entries."""
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
@@ -138,7 +138,7 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     if not CODE.fullmatch(path) or module.endswith(".py"):
         wanted = f"{what} without .py or a folder, of a module in the working folder or PYTHONPATH"
         raise ConfigError(expected(key, wanted, path))
-    look_in_working_folder()
+    add_module_folders()
     try:
         function = getattr(importlib.import_module(module), name)
     except AttributeError as error:

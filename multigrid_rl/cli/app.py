@@ -152,11 +152,11 @@ def _usage_message(error: Any) -> str:
         return expected(option, f"no option (did you mean {_FOREIGN_OPTIONS[option]}?)", option)
     key, parameters = option.lstrip("-").replace("-", "_"), error.ctx.command.params
     seeds = ["seeds"] if key in ("m", "multirun") else []
-    meant = [key] if key in recipes.GROUPS else seeds or overrides.our_keys_for(key)
+    candidates = [key] if key in recipes.GROUPS else seeds or overrides.our_keys_for(key)
     with suppress(ConfigError):
-        meant = meant or [compose.whole_key(key)]
-    if meant and any(part.name == "overrides" for part in parameters):
-        return expected(option, f"no option but an override (did you mean {meant[0]}=...?)", option)
+        candidates = candidates or [compose.whole_key(key)]
+    if candidates and any(part.name == "overrides" for part in parameters):
+        return expected(option, f"no option but an override (did you mean {candidates[0]}=...?)", option)
     names = [name for part in parameters for name in part.opts if name.startswith("--")]
     return unknown(option, option, [*names, "--help"])
 
@@ -186,7 +186,7 @@ class Verbs(typer.Typer):
 def _guarded(verb: Verb) -> Verb:
     @wraps(verb)
     def guarded(*arguments: Any, **options: Any) -> Any:
-        _mend_output()
+        _prepare_output()
         try:
             return verb(*arguments, **options)
         except typer.Exit:
@@ -210,7 +210,7 @@ def _guarded(verb: Verb) -> Verb:
     return cast(Verb, guarded)
 
 
-def _mend_output() -> None:
+def _prepare_output() -> None:
     """Open standard output if it is closed; characters outside its encoding are written as escapes."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
@@ -235,10 +235,10 @@ def _internal_error(error: Exception) -> typer.Exit:
     try:
         with tempfile.NamedTemporaryFile("w", prefix="multigrid-rl-", suffix=".txt", delete=False) as file:
             traceback.print_exception(error, file=file)
-        where = file.name
+        location = file.name
     except OSError:
-        where = f"{TRACEBACK}=1 shows where"
-    _report_failure(f"unexpected {type(error).__name__}: {error} (a fault of the program: {where})", error)
+        location = f"{TRACEBACK}=1 shows where"
+    _report_failure(f"unexpected {type(error).__name__}: {error} (a fault of the program: {location})", error)
     return typer.Exit(CRASHED)
 
 

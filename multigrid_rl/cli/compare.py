@@ -101,5 +101,5 @@ def sentence(row: SetComparison, ours: int, theirs: int) -> str:
         return f"{text}: a significant difference ({test})."
     # Where the interval alone suggests a difference, the sentence says why the test rejects it.
     chance = f" ({test}: so few runs differ as much by chance)"
-    sure = not row.better.low <= 0.5 <= row.better.high
-    return f"{text}: no significant difference{chance if sure else ''}."
+    one_sided = not row.better.low <= 0.5 <= row.better.high
+    return f"{text}: no significant difference{chance if one_sided else ''}."

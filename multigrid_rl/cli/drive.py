@@ -89,8 +89,8 @@ def drive(
             stack.enter_context(resume_hint(path))
             stack.enter_context(user_code_errors(config))
             if start is not None:
-                where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
-                screen.print(f"resumed:  from {where} of {path}", markup=False)
+                origin = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
+                screen.print(f"resumed:  from {origin} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
 
             def observe(row: dict[str, Any], keeper: GateKeeper) -> object:

@@ -155,8 +155,8 @@ def fields() -> dict[str, FieldInfo]:
 
 def _loaded_entries(group: str) -> dict[str, Any]:
     """Load the entries of a table, without those of missing add-ons."""
-    packages = {name: ".".join(where.partition(":")[0].split(".")[:2]) for name, where in entries(group).items()}
-    return {name: load(where) for name, where in entries(group).items() if find_spec(packages[name]) is not None}
+    packages = {name: ".".join(entry.partition(":")[0].split(".")[:2]) for name, entry in entries(group).items()}
+    return {name: load(entry) for name, entry in entries(group).items() if find_spec(packages[name]) is not None}
 
 
 def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -226,8 +226,8 @@ def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterat
         weights = sum(part.numel() for part in network_of(agent, config.model.model_dump()).parameters())
         acts = f"acts for {' and '.join(seats)}" + (" at once" if len(agent.seats) > 1 else "")
         reads = "; its critic also reads the team mates' views" if agent.critic_space is not None else ""
-        given = " given" if ":" in config.model.name else ""  # user code may ignore these sizes
-        network = f"{config.model.name}{given} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
+        suffix = " given" if ":" in config.model.name else ""  # user code may ignore these sizes
+        network = f"{config.model.name}{suffix} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
         larger = "Larger model.hidden: can represent more, slower"
         yield f"network {module}", f"{weights:,} weights", f"{network}. {larger}"
     for seat, players in seated.items():
@@ -283,11 +283,11 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 def _machine(config: RunConfig) -> Iterator[Row]:
     games, runners, threads = config.scenario.kind.games, config.cluster.runners, config.train.torch_threads
     process = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
-    more = "More: plays faster where cores are free, slower where they are not"
-    yield "who plays", process, f"cluster.num_env_runners={runners}. {more}"
+    effect = "More: plays faster where cores are free, slower where they are not"
+    yield "who plays", process, f"cluster.num_env_runners={runners}. {effect}"
     yield f"{games} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
-    more = "More: little faster on a free machine, much slower on a busy one"
-    meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
+    effect = "More: little faster on a free machine, much slower on a busy one"
+    meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {effect}"
     yield "learner threads", f"{config.learner_threads}", meaning
 
 

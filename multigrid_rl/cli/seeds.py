@@ -109,8 +109,8 @@ def state_of(run: Path) -> Seed:
 def read_request(folder: Path) -> tuple[list[str], list[int]]:
     """Read the overrides and the seeds of a folder of seeds. Raises ``ConfigError``."""
     try:
-        found = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
-        return [str(word) for word in found["overrides"]], [int(seed) for seed in found["seeds"]]
+        content = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
+        return [str(word) for word in content["overrides"]], [int(seed) for seed in content["seeds"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(expected(folder, f"a folder of seeds, with {SEEDS_FILE}", error)) from error
 

@@ -47,8 +47,8 @@ def train(
     seed_words = [word.partition("=")[2] for word in words if word.startswith("seeds=")]
     words = [word for word in words if not word.startswith("seeds=")]
     if web:
-        typed = [word for word in words if word.startswith("tracking=") and word != "tracking=null"]
-        words.append(f"{typed[-1]},web" if typed else "tracking=web")
+        trackers = [word for word in words if word.startswith("tracking=") and word != "tracking=null"]
+        words.append(f"{trackers[-1]},web" if trackers else "tracking=web")
     if until is not None:
         if not math.isfinite(until) or until != int(until):
             raise refused("--until", "a whole number of environment steps", until)
@@ -73,8 +73,8 @@ def _train_many(
 
     if web:
         raise refused("--web", "one seed, which a page follows", f"seeds={seed_words[-1] if seed_words else ''}")
-    if typed := [word for word in words if word.startswith("seed=")]:
-        raise refused("seed", "nothing beside seeds=0..9", typed[-1])
+    if single_seeds := [word for word in words if word.startswith("seed=")]:
+        raise refused("seed", "nothing beside seeds=0..9", single_seeds[-1])
     seeds = seeds_of(seed_words[-1]) if seed_words else []
     if folder is not None:
         if words:

@@ -34,13 +34,13 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validated(ScenarioConfig, scenario_values(scenario_id(written(name))), "scenario")
+    return _validate(ScenarioConfig, scenario_values(scenario_id(written(name))), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    return _validated(RunConfig, {**_compose(values), "experiment": recipe})
+    return _validate(RunConfig, {**_compose(values), "experiment": recipe})
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in chosen and key not in texts:
             assign(values, key, value)
-    values = _interpolated(values)
+    values = _interpolate(values)
     for key, value in texts.items():
         assign(values, key, value)
     if not isinstance(values["curriculum"] or [], list):
@@ -64,7 +64,7 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
+def _interpolate(values: dict[str, Any]) -> dict[str, Any]:
     """Return values with ``${...}`` resolved, for example ``${oc.env:HOME}``. Raises ``ConfigError``."""
     if "${" not in written(values):
         return values
@@ -95,8 +95,8 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
     Raises ``ConfigError``: an override of another key, or values that this version does not understand.
     """
     # The group ``cluster`` first: overrides of its keys win in any order, as they do for a new run.
-    for typed, value in sorted(parse(overrides).items(), key=lambda item: item[0] != "cluster"):
-        key = "cluster.address" if typed == "address" else typed
+    for short_key, value in sorted(parse(overrides).items(), key=lambda item: item[0] != "cluster"):
+        key = "cluster.address" if short_key == "address" else short_key
         part, _, name = key.partition(".")
         if key not in RESUMABLE and part != "cluster":
             wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
@@ -110,7 +110,7 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
             continue
         check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
-    return _validated(RunConfig, values)
+    return _validate(RunConfig, values)
 
 
 def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -118,7 +118,7 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     all_values = config.model_dump(mode="json")
     for key, value in values.items():
         assign(all_values, key, value)
-    return _validated(RunConfig, all_values)
+    return _validate(RunConfig, all_values)
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -139,8 +139,8 @@ def whole_key(name: str) -> str:
         return f"model.{name}"
     if name not in known:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        meant = [key.rpartition(".")[2] for key in our_keys_for(name)]
-        hint = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
+        candidates = [key.rpartition(".")[2] for key in our_keys_for(name)]
+        hint = f" (did you mean {candidates[0]}?)" if candidates else suggestion(name, all_names)
         raise ConfigError(expected("train", "keys of configs/", f"{name}{hint}"))
     return name
 
@@ -168,7 +168,7 @@ def named(value: Any) -> Any:
     return name
 
 
-def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
+def _validate(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
     try:
         return schema.model_validate(values)
     except ValidationError as error:

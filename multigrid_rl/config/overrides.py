@@ -63,10 +63,10 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
 
     Raises ``ConfigError``: a word without ``=``, or a value that Hydra does not understand.
     """
-    return dict(_parsed(override) for override in overrides)
+    return dict(_parse_override(override) for override in overrides)
 
 
-def _parsed(override: str) -> tuple[str, Any]:
+def _parse_override(override: str) -> tuple[str, Any]:
     # Imported here: Hydra takes a fifth of a second, and most verbs do not need it.
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
@@ -74,7 +74,7 @@ def _parsed(override: str) -> tuple[str, Any]:
     key, sign, text = str(override).partition("=")  # callers from Python may pass any object
     key = key.lstrip("+~")
     if not sign:
-        raise ConfigError(f"{override}: expected key=value, {_choice_of(key)}")
+        raise ConfigError(f"{override}: expected key=value, {_suggest_choice(key)}")
     if is_text(key):
         return key, as_typed(key, text)
     try:
@@ -87,13 +87,13 @@ def _parsed(override: str) -> tuple[str, Any]:
     return key, parsed.value()
 
 
-def _choice_of(word: str) -> str:
+def _suggest_choice(word: str) -> str:
     """Return a hint which key a word without one was probably meant for."""
     from multigrid_rl.config.recipes import FILES, GROUPS, names_in  # noqa: PLC0415 - recipes imports this module
 
     groups = ("scenario", "experiment") if word.endswith(FILES) else [name for name in GROUPS if word in names_in(name)]
-    meant = [f"{group}={word}" for group in groups]
-    return f"did you mean {' or '.join(meant)}?" if meant else "for example train.lr=3e-4"
+    choices = [f"{group}={word}" for group in groups]
+    return f"did you mean {' or '.join(choices)}?" if choices else "for example train.lr=3e-4"
 
 
 def is_text(key: str) -> bool:
@@ -156,14 +156,14 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
             node[part] = {}
         node = node[part]
     replaces = key.startswith((_SEATS, _ANCHORS, BONUS))
-    node[last] = value if replaces else merged(node.get(last), value)
+    node[last] = value if replaces else merge(node.get(last), value)
 
 
-def merged(base: Any, override: Any) -> Any:
+def merge(base: Any, override: Any) -> Any:
     """Return ``override``, or for two mappings their union, in which ``override`` wins."""
     if not isinstance(base, dict) or not isinstance(override, dict):
         return deepcopy(override)
-    return {**base, **{key: merged(base.get(key), value) for key, value in override.items()}}
+    return {**base, **{key: merge(base.get(key), value) for key, value in override.items()}}
 
 
 def check_key(key: str, value: Any, known: Any) -> None:
@@ -187,20 +187,20 @@ def our_keys_for(name: str) -> list[str]:
 def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
     """Return the message that lists the valid keys of ``node``; suggests the full path of a short key (``lr=``)."""
     places: dict[str, list[str]] = {}
-    for name in _dotted(node, f"{place}." if place else ""):
+    for name in _dotted_keys(node, f"{place}." if place else ""):
         places.setdefault(name.rpartition(".")[2], []).append(name)
     close, here = difflib.get_close_matches(part, places, n=1), places.get(part, [])
     elsewhere = [] if here and place else our_keys_for(part)
-    meant = [*here, *elsewhere] or (places[close[0]] if close else [])
-    hint = f" (did you mean {' or '.join(meant)}?)" if meant else ""
+    candidates = [*here, *elsewhere] or (places[close[0]] if close else [])
+    hint = f" (did you mean {' or '.join(candidates)}?)" if candidates else ""
     return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + hint)
 
 
-def _dotted(node: dict[str, Any], place: str = "") -> Iterator[str]:
+def _dotted_keys(node: dict[str, Any], place: str = "") -> Iterator[str]:
     for name, value in node.items():
         yield f"{place}{name}"
         if isinstance(value, dict):
-            yield from _dotted(value, f"{place}{name}.")
+            yield from _dotted_keys(value, f"{place}{name}.")
 
 
 def written(value: Any) -> str:
@@ -208,13 +208,13 @@ def written(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_quoted(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_quote(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_quoted, value)) + "]"
+        return "[" + ", ".join(map(_quote, value)) + "]"
     if hasattr(value, "tolist"):  # an array or number of numpy
         return written(value.tolist())
     return json.dumps(value)
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else written(value)

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
+from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merge, parse, written
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
@@ -66,39 +66,39 @@ def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
 
     Raises ``ConfigError``.
     """
-    typed = parse(overrides)
-    settings = _canonical_names(typed)
+    parsed = parse(overrides)
+    settings = _canonical_names(parsed)
     network = str(settings.get("model.name", ""))
     for key in _BUILT_IN_ONLY:
         if key in settings and CODE.fullmatch(network):
             got = written(settings[key])
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
-    named = typed.get("experiment", "")
-    recipe = written(named) if "experiment" in typed else _scenario_recipe(settings)
+    named = parsed.get("experiment", "")
+    recipe = written(named) if "experiment" in parsed else _scenario_recipe(settings)
     if recipe in ("none", "null"):
         return settings, None
     defaults = _canonical_names(recipe_values(recipe))
     target = defaults.get("scenario")
     scenario = settings.get("scenario", target)
     fits = target is None or scenario is None or target in _matching_scenarios(scenario)
-    if "experiment" in typed and not fits:
+    if "experiment" in parsed and not fits:
         raise ConfigError(expected("scenario", f"{target} with experiment={recipe}, or experiment=none", scenario))
     defaults = _adapt_recipe(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     if CODE.fullmatch(str({**defaults, **settings}.get("model.name", ""))):
         defaults = {key: value for key, value in defaults.items() if key not in _BUILT_IN_ONLY}
-    used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # even if overrides change all values
+    used = "experiment" in parsed or not defaults.keys() <= {"scenario", "train"}  # even if overrides change all values
     # Overrides win over the recipe.
     rest = {key: value for key, value in defaults.items() if key not in settings}
     return {**rest, **settings}, recipe if used else None
 
 
-def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
-    """Return ``typed`` with canonical names of keys and values, without the recipe."""
+def _canonical_names(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Return ``parsed`` with canonical names of keys and values, without the recipe."""
     result: dict[str, Any] = {}
-    for key, value in typed.items():
+    for key, value in parsed.items():
         name = written(value)  # yaml reads a file name such as 1 or null as a number or nothing
         if key == "scenario":
-            result |= {key: scenario_id(name), **_scheme_of_alias(name, typed)}
+            result |= {key: scenario_id(name), **_scheme_of_alias(name, parsed)}
         elif key == "env_id":
             package = ENV_IDS[max((beginning for beginning in ENV_IDS if name.startswith(beginning)), key=len)]
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
@@ -192,8 +192,8 @@ def group_values(group: str, name: str) -> dict[str, Any]:
     values: Any = {}
     for base in content.pop("defaults", []):
         if base != "_self_":
-            values = merged(values, group_values(group, base))
-    return {**merged(values, content)}
+            values = merge(values, group_values(group, base))
+    return {**merge(values, content)}
 
 
 def scenario_names() -> list[str]:
@@ -227,8 +227,8 @@ def scenario_id(name: str) -> str:
     if name in user_files:
         return user_files[name]
     known = f"{listed(name, [*names, *user_files])}, or a file such as ./mine.yaml"
-    meant = suggestion(name, [*names, *user_files, *aliases])
-    raise ConfigError(expected("scenario", f"one{meant} of {known}" if meant else known, name))
+    hint = suggestion(name, [*names, *user_files, *aliases])
+    raise ConfigError(expected("scenario", f"one{hint} of {known}" if hint else known, name))
 
 
 def scenario_values(name: str) -> dict[str, Any]:
@@ -299,9 +299,9 @@ def plugin_folders() -> Iterator[str]:
 
 def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
     """Warn of values in a file that name code; in safe mode, raise ``ConfigError`` for them."""
-    for typed, value in values.items():
-        key, text = typed.lstrip("+~").partition("=")[0], written(value)
-        override = f"{typed}={text}"
+    for written_key, value in values.items():
+        key, text = written_key.lstrip("+~").partition("=")[0], written(value)
+        override = f"{written_key}={text}"
         restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
         restricted |= key in IMPORTING and ":" in text
         restricted |= key.startswith(_SEATING_KEYS) and (CODE.search(override) is not None or _names_agent(text))

@@ -134,7 +134,7 @@ class GateConfig(Bound):
         return self.metric.startswith("explained_variance/")
 
 
-def _validated(model: type[Model], values: Any) -> Model:
+def _validate(model: type[Model], values: Any) -> Model:
     """Validate ``values`` by a model from a table entry; its errors appear below the key of the caller."""
     try:
         return model.model_validate(values)
@@ -144,7 +144,7 @@ def _validated(model: type[Model], values: Any) -> Model:
 
 def _pool_settings(value: Any) -> Any:
     """Return the settings of a growing pool, validated by the pool's model."""
-    return None if value is None else _validated(load(POOLS[LEAGUE]), value)
+    return None if value is None else _validate(load(POOLS[LEAGUE]), value)
 
 
 def _one_agent(value: int) -> int:
@@ -320,7 +320,7 @@ class ScenarioConfig(Part):
     def kind(self) -> EnvironmentKind:
         """The kind of environment, with its keys of this scenario."""
         kind = kind_named(self.package if self.env_id else None)
-        return _validated(kind, {name: getattr(self, name) for name in kind.model_fields})
+        return _validate(kind, {name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def spec(self) -> GameSpec:

@@ -199,9 +199,9 @@ class Adversary:
         result, first = [], 0
         for path in paths:
             end = first + int(path.active.sum())
-            paid = np.zeros_like(path.rewards)
-            paid[path.active] = rewards[first:end]
-            result.append(path._replace(rewards=paid))
+            step_rewards = np.zeros_like(path.rewards)
+            step_rewards[path.active] = rewards[first:end]
+            result.append(path._replace(rewards=step_rewards))
             first = end
         return result, metrics
 

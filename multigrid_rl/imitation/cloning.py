@@ -292,13 +292,13 @@ class ShuffledReader:
         """Return observations and actions of ``count`` rows, beginning at ``position`` of the endless order."""
         parts: list[LabelledPairs] = []
         while count:
-            first, obs, actions = self._around(position)
+            first, obs, actions = self._group_at(position)
             part = slice(position - first, position - first + count)
             parts.append(LabelledPairs(obs[part], actions[part]))
             position, count = position + len(parts[-1].obs), count - len(parts[-1].obs)
         return parts[0] if len(parts) == 1 else LabelledPairs._make(map(np.concatenate, zip(*parts, strict=True)))
 
-    def _around(self, position: int) -> tuple[int, Array, Array]:
+    def _group_at(self, position: int) -> tuple[int, Array, Array]:
         """Return the rows that are shuffled together with ``position``, after the position of their first."""
         pass_number, inside = divmod(position, self.rows)
         order = np.random.default_rng((self._seed, 2, pass_number)).permutation(len(self._stretches))

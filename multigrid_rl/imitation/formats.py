@@ -97,7 +97,7 @@ def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iter
     Raises ``ConfigError``: no such file, a damaged one, games of another kind, or no game with that player on the
     seat.
     """
-    games, (seat, *others), found = read_games(path), agent.seats, 0
+    games, (seat, *others), count = read_games(path), agent.seats, 0
     if others:
         raise ConfigError(expected("data import", "an agent of one seat (scheme=dtde)", ", ".join(agent.seats)))
     for game in games:
@@ -105,20 +105,20 @@ def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iter
             raise ConfigError(expected(f"data import: {path}", "games of the scenario", f"another: {game.label}"))
         if game.players[seat] != who:
             continue
-        found += 1
-        played, a = replay(game), spec.seats.index(seat)
-        steps = int((~played.out[:-1, a]).sum())  # an agent that is out stays out
-        ended = game.steps < spec.max_steps or played.winner >= 0 or steps < game.steps
+        count += 1
+        replayed, a = replay(game), spec.seats.index(seat)
+        steps = int((~replayed.out[:-1, a]).sum())  # an agent that is out stays out
+        ended = game.steps < spec.max_steps or replayed.winner >= 0 or steps < game.steps
         yield Episode(
-            observations=played.tokens[:steps, a],
-            actions=played.actions[:steps, a, None].astype(np.uint8),
-            rewards=played.reward[:steps, a].astype(np.float32),
+            observations=replayed.tokens[:steps, a],
+            actions=replayed.actions[:steps, a, None].astype(np.uint8),
+            rewards=replayed.reward[:steps, a].astype(np.float32),
             terminated=ended,
             truncated=not ended,
-            final_observation=played.tokens[steps, a],
+            final_observation=replayed.tokens[steps, a],
             seed=(game.seed, game.game, 0),
         )
-    if not found:
+    if not count:
         names = ", ".join(sorted({game.players[seat] for game in games}))
         raise ConfigError(expected("--who", f"one of {names} on {seat} in {path}", who))
 
@@ -139,27 +139,27 @@ def _column(key: str, values: Any, space: Space) -> Array:
 
 def _episode(
     key: str,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     columns: Mapping[str, Space],
     *,
     rewards: Any = None,
     ends: tuple[bool, bool] = (False, False),
     seed: tuple[int, int, int] = _UNKNOWN,
 ) -> Episode:
-    """Return one episode of ``given`` observations and actions; an extra observation is the final one.
+    """Return one episode from ``values`` of observations and actions; an extra observation is the final one.
 
     Raises as :func:`_column`, and for other differences between the numbers of observations and actions.
     """
-    widths = {name: int(np.prod(np.shape(given[name])[1:])) for name in columns}
+    widths = {name: int(np.prod(np.shape(values[name])[1:])) for name in columns}
     needed = {name: int(np.prod(space.shape or ())) for name, space in columns.items()}
     if widths != needed and [*widths.values()] == [*needed.values()][::-1]:
         raise ConfigError(expected(key, f"rows of {needed}", f"{widths}: are the two exchanged?"))
-    obs, actions = (_column(f"{key}: column {name}", given[name], space) for name, space in columns.items())
+    obs, actions = (_column(f"{key}: column {name}", values[name], space) for name, space in columns.items())
     if len(obs) - len(actions) not in (0, 1) or not len(actions):
         wanted = "steps, as many actions as observations or one less in each episode"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
-    paid = np.zeros(len(actions), np.float32) if rewards is None else rewards
-    return Episode(obs[: len(actions)], actions, paid, *ends, obs[-1], seed)
+    step_rewards = np.zeros(len(actions), np.float32) if rewards is None else rewards
+    return Episode(obs[: len(actions)], actions, step_rewards, *ends, obs[-1], seed)
 
 
 class ActionClipper:
@@ -218,8 +218,8 @@ def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Epis
         if len(obs) != len(actions):
             wanted = "as many episodes of actions as of observations"
             raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
-        given = [dict(zip(columns, pair, strict=True)) for pair in zip(obs, actions, strict=True)]
-        return (_episode(f"{key}: episode {k}", episode, columns) for k, episode in enumerate(given)), facts
+        pairs = [dict(zip(columns, pair, strict=True)) for pair in zip(obs, actions, strict=True)]
+        return (_episode(f"{key}: episode {k}", episode, columns) for k, episode in enumerate(pairs)), facts
     if len(obs) != len(actions):
         wanted = "as many actions as observations, or a list of episodes, which may end with an observation"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
@@ -249,9 +249,9 @@ def _from_minari(dataset_id: str, columns: Mapping[str, Space]) -> Iterator[Epis
             raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
         # Recorded play counts choices from 0.
         taken = episode.actions - getattr(dataset.action_space, "start", 0)
-        given = {"observations": episode.observations, "actions": taken}
+        values = {"observations": episode.observations, "actions": taken}
         ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
-        yield _episode(f"minari:{dataset_id}", given, columns, rewards=episode.rewards, ends=ends)
+        yield _episode(f"minari:{dataset_id}", values, columns, rewards=episode.rewards, ends=ends)
 
 
 def write_minari(data: Demonstrations, dataset_id: str) -> None:

@@ -141,10 +141,10 @@ class Imitation(Trainer):
             return
         env = env_signature(config.scenario)
         found = [read_demonstrations(Path(config.data), specs.agent_of(module), env) for module in specs.modules]
-        given = found[0].card.sha256
-        known = read_provenance(before).get("data", {}).get("sha256") if before else given
-        if known != given:
-            raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", given))
+        data_hash = found[0].card.sha256
+        recorded_hash = read_provenance(before).get("data", {}).get("sha256") if before else data_hash
+        if recorded_hash != data_hash:
+            raise ConfigError(expected(f"data: {config.data}: sha256", f"{recorded_hash}, as before", data_hash))
         self._check_data(found[0], config)
 
     def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
@@ -177,7 +177,7 @@ class CloningTrainer(Imitation):
         super().check(config)
         train, condition = config.train, self._condition(config.train)
         adversarial, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
-        for key, good, wanted, value in (
+        for key, valid, wanted, value in (
             ("train.adversarial", adversarial is None, f"null {condition}", "settings"),
             ("scheme", config.scheme != "ctde", f"dtde or ctce {condition}: no critic is trained", config.scheme),
             ("curriculum", not config.curriculum, f"[] {condition}", "stages"),
@@ -185,7 +185,7 @@ class CloningTrainer(Imitation):
             ("cluster.num_env_runners", runners == 0, f"0 {condition}", runners),
             ("train.warm_up", not train.warm_up, f"0 {condition}: no values", train.warm_up),
         ):
-            config.require(good, key, wanted, value)
+            config.require(valid, key, wanted, value)
         self._check_settings(config, condition)
 
     def _check_settings(self, config: RunConfig, condition: str) -> None:
@@ -302,9 +302,9 @@ class AdversarialTrainer(Imitation):
         allowed = f"one of Gymnasium {condition}: discriminators read vectors"
         config.require(config.scenario.kind.discriminators, "scenario", allowed, config.scenario.name)
         config.require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
-        paid = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
-        wanted = f"{' or '.join(paid)} with kind={train.adversarial.kind}"
-        config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", wanted)
+        payoffs = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
+        wanted = f"{' or '.join(payoffs)} with kind={train.adversarial.kind}"
+        config.require(train.adversarial.payoff in payoffs, "train.adversarial.payoff", wanted)
 
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:
         """Return a description of the training reward."""

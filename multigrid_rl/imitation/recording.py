@@ -130,16 +130,16 @@ class _EpisodeBuffer:
             obs, actions, rewards, active, terminated = (
                 column[self._start[k] : self._steps, k] for column in self._columns
             )
-            paid, ended = rewards[active], terminated[active]
+            step_rewards, ended = rewards[active], terminated[active]
             if self._gaps:
                 owner = np.cumsum(active) - 1  # of each step, the decision before it
-                paid = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
+                step_rewards = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
                 ended = np.array([terminated.any()])
             if active.any():  # an episode may end before an agent's first turn
                 yield Episode(
                     observations=obs[active],
                     actions=actions[active],
-                    rewards=paid,
+                    rewards=step_rewards,
                     terminated=bool(ended[-1]),
                     truncated=bool(step.truncated[k] and not ended[-1]),
                     final_observation=(final if step.done[k] else after)[k, : self._width],

@@ -54,7 +54,7 @@ class SacTrainer(Trainer):
 
     def check(self, config: RunConfig) -> None:
         """Check that actions are differentiable, and that this learner supports all settings."""
-        for key, good, wanted, value in (
+        for key, valid, wanted, value in (
             ("model.head", config.model.head == HEAD, HEAD, config.model.head),
             ("model.name", config.model.name == "mlp", "mlp", config.model.name),
             ("model.normalise", not config.model.normalise, "false", config.model.normalise),
@@ -64,7 +64,7 @@ class SacTrainer(Trainer):
             ("train.time_limits", config.train.time_limits == "bootstrap", "bootstrap", config.train.time_limits),
             ("cluster.num_learners", config.cluster.num_learners == 0, "0", config.cluster.num_learners),
         ):
-            config.require(good, key, f"{wanted} with train={config.train.trainer}", value)
+            config.require(valid, key, f"{wanted} with train={config.train.trainer}", value)
         train = config.train
         assert isinstance(train, SacTrain)
         batch, options = train.batch_size, train.sac

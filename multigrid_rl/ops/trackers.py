@@ -83,9 +83,9 @@ class Library:
         self._library: Any = import_module(self.name)
         self._is_active = True
         file = folder / ID_FILE
-        known = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
+        run_id = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
         with self._guarded():
-            id = self._open(folder, values, known)
+            id = self._open(folder, values, run_id)
             write_atomic(file, json.dumps({self.name: id}).encode())
 
     def row(self, row: dict[str, Any]) -> None:
@@ -100,8 +100,8 @@ class Library:
             with self._guarded():
                 self._close()
 
-    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
-        """Open a new run, or the run with the id ``known``; returns the id."""
+    def _open(self, folder: Path, values: dict[str, Any], run_id: str | None) -> str:
+        """Open a new run, or the run with the id ``run_id``; returns the id."""
         raise NotImplementedError
 
     def _log(self, row: dict[str, Any]) -> None:
@@ -126,8 +126,8 @@ class Wandb(Library):
 
     name, error = "wandb", "Error"
 
-    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
-        resume = {"id": known, "resume": "allow"} if known else {}
+    def _open(self, folder: Path, values: dict[str, Any], run_id: str | None) -> str:
+        resume = {"id": run_id, "resume": "allow"} if run_id else {}
         settings = self._library.Settings(console="off", silent=True)
         self._run = self._library.init(
             project=PROJECT, name=folder.name, dir=str(folder), config=values, settings=settings, **resume
@@ -148,13 +148,13 @@ class Mlflow(Library):
 
     name, error = "mlflow", "MlflowException"
 
-    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
+    def _open(self, folder: Path, values: dict[str, Any], run_id: str | None) -> str:
         limits = {name: value for name, value in _MLFLOW_LIMITS.items() if name not in os.environ}
         os.environ.update(limits)
         try:
-            run = self._library.start_run(run_id=known, run_name=folder.name, nested=True)
+            run = self._library.start_run(run_id=run_id, run_name=folder.name, nested=True)
             self._id = str(run.info.run_id)
-            if known is None:
+            if run_id is None:
                 self._library.log_params(dict(_leaves(values)))
         finally:
             for name in limits:

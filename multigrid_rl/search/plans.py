@@ -246,17 +246,17 @@ def three_stage(settings: ThreeStageSettings, seed: int) -> Rounds:
         )
     candidates = [outcome.spec for outcome in ranked(outcomes)]
     for attempt in range(confirm.attempts):
-        alive = candidates[attempt * confirm.candidates : (attempt + 1) * confirm.candidates]
+        remaining = candidates[attempt * confirm.candidates : (attempt + 1) * confirm.candidates]
         for number in range(1, confirm.seeds + 1):
-            if not alive:
+            if not remaining:
                 break
             # All seeds must hold: a candidate that fails one does not run the others.
-            done = yield [
+            confirmed = yield [
                 TrialSpec(f"s3-{c.id}-seed{number}", "confirm", c.params, seed + number, confirm.until, origin=c.id)
-                for c in alive
+                for c in remaining
             ]
-            alive = [candidate for candidate, outcome in zip(alive, done, strict=True) if outcome.held]
-        if alive:
+            remaining = [candidate for candidate, outcome in zip(remaining, confirmed, strict=True) if outcome.held]
+        if remaining:
             return
 
 
@@ -298,13 +298,13 @@ def _select(
     for spec in (outcome.spec for outcome in outcomes):
         if spec.id in replaced:
             source = best[int(rng.integers(len(best)))].spec
-            chosen.append((source, perturbed(space, source.params or {}, settings, rng)))
+            chosen.append((source, perturb(space, source.params or {}, settings, rng)))
         else:
             chosen.append((spec, spec.params or {}))
     return chosen
 
 
-def perturbed(space: Space, params: Params, settings: PbtSettings, rng: np.random.Generator) -> Params:
+def perturb(space: Space, params: Params, settings: PbtSettings, rng: np.random.Generator) -> Params:
     """Move numbers by half to all of ``width``, a share of their range, in either direction; redraw some values."""
     moved = {}
     for variable in space.variables:

@@ -152,7 +152,7 @@ def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
     return f"{spec.id:<14} {verdict} | {outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped} | {drawn}"
 
 
-def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
+def closing_lines(folder: SearchFolder, result: SearchResult) -> list[str]:
     """Return the closing lines: the winner, and the files."""
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:

@@ -30,7 +30,7 @@ from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import opponent_hashes, read_verdict
 from multigrid_rl.search.plans import AshaSettings, Outcome, Status, TrialSpec, plan_of, score_of
 from multigrid_rl.search.search_folder import STOP, SearchFolder
-from multigrid_rl.search.search_results import SearchResult, closing, outcome_line, result_of, write_result
+from multigrid_rl.search.search_results import SearchResult, closing_lines, outcome_line, result_of, write_result
 from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, one_line, program, reason
 from multigrid_rl.training.loop import train
@@ -94,7 +94,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
     try:
         with ExitStack() as stack:
             # Ray before the signal handlers, since it installs one.
-            lines = stack.enter_context(on_cluster(folder, address)) if address else []
+            lines = stack.enter_context(connect_to_cluster(folder, address)) if address else []
             stack.enter_context(ray_session())
             cpus = "as many as the cluster has CPUs" if address else available_cpus()
             head = [
@@ -117,13 +117,13 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         failure = RunError(message)
         failure.hint = f"trials that have ended stay; go on: {program()} search --resume {quote(str(folder.path))}"
         raise failure from error
-    for line in closing(folder, result):
+    for line in closing_lines(folder, result):
         screen.print(line, markup=False)
     return result, stopped
 
 
 @contextmanager
-def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
+def connect_to_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
     """Connect to a cluster and check that its nodes can run trials of a search; yields lines to print.
 
     Raises ``ConfigError``: the cluster does not answer, or a node cannot take part.
@@ -172,7 +172,7 @@ class SearchRun(Searcher, tune.Stopper):
                 self.round = None
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether no further trial may start."""
         return self.write_error is not None or self._interrupted()
 
@@ -181,7 +181,7 @@ class SearchRun(Searcher, tune.Stopper):
 
         A file asks trials to stop: Tune's way to stop a trial does not wait for its checkpoint.
         """
-        if not self.ending:
+        if not self.is_ending:
             return False
         if self._ends_at is None:
             self._ends_at = time.monotonic() + PATIENCE_S
@@ -198,7 +198,7 @@ class SearchRun(Searcher, tune.Stopper):
     def suggest(self, trial_id: str) -> Any:
         """Record the start of the next waiting trial and return it, if there is one. Raises ``ConfigError``."""
         known = self._outcomes.keys() | {spec.id for spec in self.running.values()}
-        waiting = [] if self.ending else [spec for spec in self.round or () if spec.id not in known]
+        waiting = [] if self.is_ending else [spec for spec in self.round or () if spec.id not in known]
         # All values of a round are drawn at once, so they depend on earlier rounds, and not on the order in which its
         # trials end. In asha, which has one round, values depend on the trials that ended.
         at_once = 1 if isinstance(self.folder.request.settings, AshaSettings) else len(waiting)
@@ -207,7 +207,7 @@ class SearchRun(Searcher, tune.Stopper):
         except OSError as error:
             self.write_error, started = error, []
         if not started:
-            return self.FINISHED if self.ending or self.round is None else None
+            return self.FINISHED if self.is_ending or self.round is None else None
         self.running[trial_id] = started[0]
         return {"spec": started[0]}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from composing import refusal
-from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
+from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturb, winner_of
 from multigrid_rl.search.search_folder import STOP, SearchFolder, SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
 from multigrid_rl.search.tuning import SearchRun
@@ -249,7 +249,7 @@ def test_perturbed_numbers_move_and_stay_inside(spaces):
     for edge in (0.0, 0.5, 1.0):
         params = {v.key: v.at(edge) for v in space.variables}
         for _ in range(100):
-            moved = perturbed(space, params, load_settings("pbt", {"resample": 0}), rng)
+            moved = perturb(space, params, load_settings("pbt", {"resample": 0}), rng)
             shares = [v.share(moved[v.key]) for v in numbers]
             assert all(-1e-9 <= c <= 1 + 1e-9 and 0.07 < abs(c - edge) <= 0.15 + 1e-9 for c in shares)
             assert 2 <= moved["train.epochs"] <= 8
