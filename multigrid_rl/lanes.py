@@ -92,6 +92,6 @@ def _add(_: Any, builder: Any, __: Any, args: Any) -> Any:
 
 @lower_builtin(operator.mul, types.float32, lanes)
 def _times(_: Any, builder: Any, __: Any, args: Any) -> Any:
-    lane = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
+    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-    return builder.fmul(builder.shuffle_vector(lane, ir.Constant(_VECTOR, ir.Undefined), mask), args[1], flags=_CONTRACT)
+    return builder.fmul(builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), mask), args[1], flags=_CONTRACT)
