@@ -1,6 +1,6 @@
 """The Python API, for notebooks and scripts (docs/python.md): seven names, and the run that training returns.
 
-Values are those of the command line, players also classes and objects. Mistakes raise a one-line ``ValueError``.
+Values are as on the command line; players may also be classes and objects. Mistakes raise a one-line ``ValueError``.
 """
 
 from __future__ import annotations

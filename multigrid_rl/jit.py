@@ -167,7 +167,7 @@ def temporary_folder() -> Path:
 
 
 def _cache(function: Callable[..., object]) -> _KernelCache | None:
-    with suppress(RuntimeError):  # raised by numba when it can write neither beside the sources nor in the home folder
+    with suppress(RuntimeError):  # numba can write neither next to the sources nor in the home folder
         return _KernelCache(function)
     with suppress(RuntimeError, OSError):
         # An environment variable: the multigrid package caches kernels, too, and child processes inherit it.

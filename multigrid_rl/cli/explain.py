@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     Seated: TypeAlias = dict[str, tuple[LoadedPlayer, ...]]
 
-Row: TypeAlias = tuple[str, str, str]  # name, value, what it means and what raising it does
+Row: TypeAlias = tuple[str, str, str]  # name, value, its meaning and the effect of raising it
 
 
 class Sizes(NamedTuple):
     """Sizes that follow from a configuration; made by :meth:`of`."""
 
-    agents: Mapping[str, int]  # network -> learning agents that it plays: one a seat, or one a whole team under ctce
+    agents: Mapping[str, int]  # network -> number of its learning agents: one per seat, or one per team under ctce
     batch_size: int  # environment steps of one update
     minibatches_per_epoch: int  # gradient steps of one pass; where the last is not full, the next pass fills it
     gradient_steps_per_update: int  # per network, until the largest batch was passed over ``epochs`` times

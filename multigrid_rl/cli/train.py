@@ -120,7 +120,7 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
 
 
 def resume_training(run: Path, overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
-    """Resume a run from its newest whole checkpoint, or from step 0, and return the verdict.
+    """Resume a run from its newest complete checkpoint, or from step 0, and return the verdict.
 
     Raises as :func:`run_training`.
     """

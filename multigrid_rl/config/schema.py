@@ -131,7 +131,7 @@ class TrainConfig(UpdateKeys):
 
     @property
     def minibatch(self) -> int:
-        """Steps of one gradient step, of one agent; the whole batch where ``minibatch_size`` is null."""
+        """Steps of one agent in one gradient step; the whole batch if ``minibatch_size`` is null."""
         return self.minibatch_size or self.batch_size
 
     @property

@@ -117,7 +117,7 @@ class Cloning:
                 group["lr"] = self._lr
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside weights and optimisers: empty."""
+        """Return the state without weights and optimisers: empty."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ class CloningOptions(Part):
 
 
 class DaggerOptions(Part):
-    """Learning from an expert who is asked."""
+    """Learning from an expert's labels."""
 
     expert: str | None
     """player, its folder or a run that labels every step; expert=key-runner for short. It must be named"""

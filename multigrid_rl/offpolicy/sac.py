@@ -166,7 +166,7 @@ class SoftAgent:
         if self._options.alpha is None:
             # The gradient of log alpha: alpha grows while the entropy, -log p, is below its target.
             self._log_alpha.gradient[0] = -(logp.detach().mean() + self._options.target_entropy * self._actions)
-            self._log_alpha.clip(math.inf)  # leaves out what is not finite
+            self._log_alpha.clip(math.inf)  # drops gradients that are not finite
             self._alpha_optimizer.descend()
         self._slow.weights.data.lerp_(self._q.weights.data, self._options.tau)
         return {
