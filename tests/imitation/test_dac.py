@@ -118,7 +118,7 @@ def test_airl_sees_noisy_actions_and_how_likely_they_are_of_the_policy_or_a_wide
     _, net, dac = parts(asked=AIRL)
     obs, actions = torch.ones(4096, 1), torch.tensor([[0.9, -1.0]]).repeat(4096, 1)
     plain = Steps(obs, actions, obs, torch.ones(4096), torch.zeros(4096))
-    seen = dac.adversaries[AGENT]._seen(plain)
+    seen = dac.adversaries[AGENT]._preprocess(plain)
     noise = seen.actions - actions
     assert torch.equal(seen.obs, obs)
     assert abs(float(noise.mean())) < 0.03
@@ -135,7 +135,7 @@ def test_airl_pays_its_logit_of_noisy_actions_or_g_alone(payoff):
     actions, rng = torch.rand((5, 2), generator=torch.Generator().manual_seed(2)), adversary._rng.bit_generator
     with torch.no_grad():
         begun = rng.state
-        seen = adversary._seen(Steps(obs, actions, obs, zeros, zeros))
+        seen = adversary._preprocess(Steps(obs, actions, obs, zeros, zeros))
         rng.state = begun
         paid = adversary.reward_of(obs, actions)
         g = adversary.discriminator.reward_of(adversary.discriminator.normaliser(obs), seen.actions)

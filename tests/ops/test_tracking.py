@@ -237,7 +237,7 @@ def _track_twice(kind, folder):
         for row in rows:
             tracker.row(row)
         tracker.end(None)
-    assert tracker._on
+    assert tracker._is_active
 
 
 @pytest.mark.parametrize(

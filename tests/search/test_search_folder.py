@@ -15,7 +15,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec
 from multigrid_rl.search.search_folder import STUDY, SearchFolder, SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.search_results import (
-    closing,
+    closing_lines,
     outcome_line,
     recipe_of,
     result_of,
@@ -194,7 +194,7 @@ def test_writes_no_recipe_without_winner(folder):
     assert result.winner is None
     page = (folder.path / "report.md").read_text()
     assert "Every trial failed." in page
-    lines = closing(folder, result)
+    lines = closing_lines(folder, result)
     assert "failed:   s1-001: no more memory" in lines
     assert lines[-1] == f"written:  {folder.path}: report.md, trials.csv"
 
@@ -257,7 +257,7 @@ def test_sorts_overrides():
     ],
 )
 def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
-    assert message in refusal(SearchFolder.asked, given, tmp_path / "search")
+    assert message in refusal(SearchFolder.from_overrides, given, tmp_path / "search")
     assert not (tmp_path / "search").exists()
 
 

@@ -151,12 +151,12 @@ def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
 
     run = started("three-stage")
     monkeypatch.setattr(run.folder, what, refused)
-    assert not run.ending
+    assert not run.is_ending
     spec = begun(run)
     if spec is not None:
         run.on_trial_complete("t", error=True)  # its process could not write its end either
     assert (spec is None) == (what == "begin")
-    assert run.ending
+    assert run.is_ending
     assert run.write_error.errno == 28
 
 
