@@ -21,7 +21,7 @@ from multigrid_rl.envs.base import bringing, reset_by
 from multigrid_rl.envs.zoo import LIMIT, Game, Happened, How, Shown
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
-from multigrid_rl.trust import look_in_working_folder, mistake
+from multigrid_rl.trust import add_module_folders, mistake
 
 #: Where environments are registered, by how their agents move.
 _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
@@ -82,7 +82,7 @@ def _maker(name: str) -> Callable[..., Any]:
             raise ValueError(expected("env_id", "a registered environment", f"{name}{suggestion(name, known)}"))
         return partial(pettingzoo.make, kind, name)
     module, colon, function = name.partition(":")
-    look_in_working_folder()
+    add_module_folders()
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -147,7 +147,7 @@ def gate_results(keeper: GateKeeper) -> dict[str, Any]:
         state.gate.metric: {
             "value": state.value,
             "bound": state.gate.bound,
-            "met": state.gate.met(state.value),
+            "met": state.gate.is_met(state.value),
             "held": state.held,
         }
         for state in keeper.states

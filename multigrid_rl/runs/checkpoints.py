@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import write_atomic
 from multigrid_rl.tables import MOVED
 from multigrid_rl.text import ConfigError, expected
 
@@ -150,7 +150,7 @@ def prune(folder: Path, keep: int) -> list[str]:
     best = max(ranked, key=lambda path: (ranks[path], _steps(path)), default=None)
     outdated = [path for path in paths[:-keep] if path != best]
     if best is not None:
-        write_whole(folder / "best", f"{best.name}\n".encode())
+        write_atomic(folder / "best", f"{best.name}\n".encode())
     for path in outdated:
         # Out of sight first: a kill half-way leaves no half checkpoint behind under its name.
         waste = folder / REMOVED
@@ -167,7 +167,7 @@ def commit(sealed: Path, final: Path) -> None:
         final.rename(final.parent / REMOVED)
     sealed.rename(final)
     _sync(final.parent)
-    write_whole(final.parent / "latest", f"{final.name}\n".encode())
+    write_atomic(final.parent / "latest", f"{final.name}\n".encode())
     clear(final.parent / REMOVED)
 
 

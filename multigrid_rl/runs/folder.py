@@ -19,7 +19,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config.schema import RunConfig, to_yaml
-from multigrid_rl.files import free_path, json_text, read_plain_yaml, write_whole
+from multigrid_rl.files import free_path, json_text, read_plain_yaml, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
 from multigrid_rl.runs.provenance import circumstances, config_hash, own_modules
@@ -175,7 +175,7 @@ class RunFolder:
     def _open(self, config: RunConfig, first_step: int | None) -> None:
         self._verdict: dict[str, Any] | None = None
         self._trackers: list[Tracker] = []
-        write_whole(self.path / "config.yaml", to_yaml(config).encode())
+        write_atomic(self.path / "config.yaml", to_yaml(config).encode())
         self.provenance["config_sha256"] = config_hash(read_plain_yaml(self.path / "config.yaml"))
         self._write_json("provenance.json", self.provenance)
         self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
@@ -242,7 +242,7 @@ class RunFolder:
                 end()
 
     def _write_json(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, f"{json_text(content, indent=2)}\n".encode())
+        write_atomic(self.path / name, f"{json_text(content, indent=2)}\n".encode())
 
 
 def locked(file: Path) -> IO[str]:

@@ -210,6 +210,6 @@ def _gate_columns(keeper: GateKeeper) -> dict[str, float]:
         return {}
     row: dict[str, float] = {"gates/held": float(keeper.held)}
     for state in keeper.states:
-        row[f"gates/{state.gate.metric}/met"] = float(state.gate.met(state.value))
+        row[f"gates/{state.gate.metric}/met"] = float(state.gate.is_met(state.value))
         row[f"gates/{state.gate.metric}/held_steps"] = float(state.held_steps(keeper.last.env_steps))
     return row

@@ -22,7 +22,7 @@ from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions
 from multigrid_rl.competition.entries import find_entries
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.standings import results
-from multigrid_rl.files import csv_text, unfinished
+from multigrid_rl.files import atomic_path, csv_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPairing, is_version, make_tables
@@ -127,7 +127,7 @@ def backup(asked: AdminContext) -> dict[str, Any]:
     if asked.output is None or asked.output.exists():
         raise ConfigError(expected("--output", "a new file, such as course.tar.gz", asked.output))
     place, queue, rows = asked.place, asked.queue, 0
-    with unfinished(asked.output) as beside, tarfile.open(beside, "w:gz") as archive:
+    with atomic_path(asked.output) as beside, tarfile.open(beside, "w:gz") as archive:
         with TemporaryDirectory() as folder:
             with (Path(folder) / _DATABASE).open("w", encoding="utf-8") as lines:
                 for line in _dumped(queue):

@@ -23,7 +23,7 @@ from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
 from multigrid_rl.competition.hand_ins import hand_in, hand_ins, reason_of
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.files import unfinished
+from multigrid_rl.files import atomic_path
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.classes import check_not_class
@@ -141,7 +141,7 @@ class Judge:
             except PlayerError as error:
                 raise PlayerError(reason_of(error, found.folder, "hand-in")) from error
             remove_tree(target)  # of a check that did not end, or is done again
-            with unfinished(target) as beside:
+            with atomic_path(target) as beside:
                 write_parts(parts, beside)
         return self.read(target)
 

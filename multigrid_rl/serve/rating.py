@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.bradley_terry import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
-from multigrid_rl.metrics import interval_of, students
+from multigrid_rl.metrics import interval_of, student_quantiles
 
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
@@ -130,7 +130,7 @@ def _half(pairs: Pairs, points: Array, games: Array, strength: Array, free: NDAr
         np.logical_or.at(numbers, of, games > 0)
     count = np.maximum(numbers[free].sum(axis=1), 2)
     variance = (spread**2).sum(axis=1) * count / (count - 1)
-    return np.asarray(students(count - 1) * np.sqrt(variance))
+    return np.asarray(student_quantiles(count - 1) * np.sqrt(variance))
 
 
 def _returns(met: list[Met], others: set[int]) -> dict[int, Rated]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from multigrid_rl.cli.app import ended_by_signals, one_thread, refused
+from multigrid_rl.cli.app import exit_on_signals, one_thread, refused
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.competition.folders import read_parts
 from multigrid_rl.players.untrusted_files import PlayerError
@@ -104,7 +104,7 @@ def serve(
         from multigrid_rl.serve import admin_commands
 
         one_thread()
-        with ended_by_signals(), admin_commands.opened(place, empty=action == "restore") as queue:
+        with exit_on_signals(), admin_commands.opened(place, empty=action == "restore") as queue:
             asked = admin_commands.AdminContext(
                 place, queue, output, rest[1:], every, url or f"http://localhost:{port}"
             )
@@ -130,7 +130,7 @@ def inspect(
     from multigrid_rl.serve.judge import inspected
 
     one_thread()
-    with ended_by_signals(), strangers(), trusting_agents(trusted):
+    with exit_on_signals(), strangers(), trusting_agents(trusted):
         for line in inspected(folder, scenario, rookie, course):
             typer.echo(line)
 

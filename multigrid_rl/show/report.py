@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
-from multigrid_rl.cli.seeds import SEEDS_FILE, read_request, run_path, state_of, told_held
+from multigrid_rl.cli.seeds import SEEDS_FILE, held_summary, read_request, run_path, state_of
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError
 from multigrid_rl.evaluation.seed_statistics import told_median
@@ -111,7 +111,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
         f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
     ]
     said.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
-    held = told_held([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."
+    held = held_summary([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."
     machine = runs[0].provenance.get("machine") or {}
     origin = {
         "Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}",

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.files import installing, unfinished
+from multigrid_rl.files import atomic_path, install_command
 from multigrid_rl.show.captions import NARROWEST, Notes, Picture, Strip, captioned
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.words import short
@@ -181,7 +181,7 @@ def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "1
     Raises ``ConfigError``: a GIF too large for memory; no place to write; errors of the film's pictures.
     """
     try:
-        with unfinished(path) as beside:
+        with atomic_path(path) as beside:
             return _write(film, beside, quality)
     except OSError as error:
         got = f"{path}: {error.strerror or error}"
@@ -192,7 +192,7 @@ def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
     try:
         import imageio_ffmpeg  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise ConfigError(expected("film", f"the extra films ({installing('films')})", error)) from error
+        raise ConfigError(expected("film", f"the extra films ({install_command('films')})", error)) from error
 
     shots = film.shots()
     first = next(shots)

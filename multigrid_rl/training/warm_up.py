@@ -101,9 +101,9 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     if helper is not None:
         helper.wait()
     kernels.learn()
-    with suppress(jit.NotKeptError):
+    with suppress(jit.NotCompiledError):
         for count in range(2, threads + 1):
-            with jit.kept_only(helper is not None and config.train.threads == "auto"):
+            with jit.forbid_compiling(helper is not None and config.train.threads == "auto"):
                 set_threads(count)
                 kernels.play()
                 kernels.learn()

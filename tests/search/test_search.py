@@ -62,7 +62,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = SearchFolder.asked([*BASE, *THREE.split(), space, "seed=1"], folder)
+    place = SearchFolder.from_overrides([*BASE, *THREE.split(), space, "seed=1"], folder)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.competition.standings import ratings
-from multigrid_rl.metrics import students
+from multigrid_rl.metrics import student_quantiles
 from multigrid_rl.serve.rating import Met, ladder_of
 
 ANCHORS = [1, 2, 3]
@@ -104,7 +104,7 @@ def test_returns_are_the_rating_where_nobody_wins():
 
 def test_intervals_are_students():
     known = {1: 12.706, 2: 4.303, 3: 3.182, 9: 2.262, 99: 1.984}  # of any table
-    assert students(np.array([*known])) == pytest.approx([*known.values()], rel=0.002)
+    assert student_quantiles(np.array([*known])) == pytest.approx([*known.values()], rel=0.002)
 
 
 def test_friends_who_lose_on_purpose_do_not_lift_a_rating_from_anchors_alone():
