@@ -32,11 +32,11 @@ LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 FROZEN = "frozen"
 #: What happens to hand-ins that are not on the ladder yet, which changes no page that is kept.
-_UNSEEN = ("checking", "placing", "played", "fault")
+_UNLISTED_EVENTS = ("checking", "placing", "played", "fault")
 #: Pairings that are read at once.
-_AT_ONCE = 100
+_BATCH_SIZE = 100
 #: A table's row.
-Kept = TypeVar("Kept")
+TableRow = TypeVar("TableRow")
 
 
 class RefusedError(ValueError):
@@ -78,7 +78,7 @@ class GameSummary(NamedTuple):
     red_id: int
     blue_id: int
     letters: str  # a letter a game
-    kept: bool  # there are games to look at
+    has_replays: bool  # there are games to look at
 
 
 class Team(NamedTuple):
@@ -89,15 +89,15 @@ class Team(NamedTuple):
 
 
 #: A hand-in with its rating and grade, if it has them.
-Own = tuple[HandIn, Rating | None, Grade | None]
+HandInResult = tuple[HandIn, Rating | None, Grade | None]
 
 
-class Counted(NamedTuple):
+class DeadlineResult(NamedTuple):
     """What counts for a deadline, and what came after it."""
 
-    own: Own | None
-    late: Own | None  # it may be the one that counts
-    days: int  # by which that one is late
+    counting: HandInResult | None
+    late: HandInResult | None  # it may be the one that counts
+    days_late: int  # by which that one is late
     points: float | None  # of the one that counts, without the penalty; ``None``: it was not graded
 
 
@@ -116,34 +116,34 @@ class Store:
         self.engine = engine_of(url)
         #: Makes sessions that see one state of everything; what one returns may be read afterwards.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
-        self._writes, self._keeps = (
-            sessionmaker(self.engine.execution_options(writes=how), expire_on_commit=False)
-            for how in ("yes", "durable")
+        self._writes, self._durable_writes = (
+            sessionmaker(self.engine.execution_options(writes=mode), expire_on_commit=False)
+            for mode in ("yes", "durable")
         )
 
     def writing(self, *, durable: bool = False) -> AbstractContextManager[Session]:
         """Return a session whose changes all happen when its block ends well, or none; ``durable``: onto the disk."""
-        return (self._keeps if durable else self._writes).begin()
+        return (self._durable_writes if durable else self._writes).begin()
 
-    def get(self, table: type[Kept], number: int) -> Kept | None:
+    def get(self, table: type[TableRow], number: int) -> TableRow | None:
         """Return a row of a table by its number."""
         with self.reading() as session:
             return session.get(table, number)
 
-    def all(self, query: Select[Kept]) -> list[Kept]:
+    def all(self, query: Select[TableRow]) -> list[TableRow]:
         """Return all rows that a query finds."""
         with self.reading() as session:
             return list(session.scalars(query))
 
-    def want(
+    def add_job(
         self, session: Session, kind: str, hand_in: int = 0, other: int = 0, *, lane: str = SLOW, priority: int = LATER
     ) -> None:
         """Let something be done, unless it is to be done already."""
-        what = {"kind": kind, "hand_in_id": hand_in, "other_id": other}
-        if session.scalar(select(Job).filter_by(**what)) is None:
-            session.add(Job(**what, lane=lane, priority=priority, at=self.now()))
+        key = {"kind": kind, "hand_in_id": hand_in, "other_id": other}
+        if session.scalar(select(Job).filter_by(**key)) is None:
+            session.add(Job(**key, lane=lane, priority=priority, at=self.now()))
 
-    def note(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
+    def add_event(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
         """Add an event."""
         session.add(Event(at=self.now(), kind=kind, text=text, hand_in_id=hand_in, person_id=person))
 
@@ -159,7 +159,7 @@ class Store:
         """Take no more hand-ins, or take them again, and return which; ``by``: a person."""
         with self.writing() as session:
             session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
-            self.note(session, "setting", FROZEN, person=by)
+            self.add_event(session, "setting", FROZEN, person=by)
         return frozen
 
     def begin(self) -> None:
@@ -173,10 +173,10 @@ class Store:
             session.add_all(rows)
             session.flush()
             ids = [row.id for row in rows]
-            for one, other in zip(ids, [0] * len(ids), strict=True) if self.meets_nobody else combinations(ids, 2):
-                self.want(session, "pair", one, other, lane=BUNDLE, priority=ANCHORS)
+            for first, other in zip(ids, [0] * len(ids), strict=True) if self.meets_nobody else combinations(ids, 2):
+                self.add_job(session, "pair", first, other, lane=BUNDLE, priority=ANCHORS)
             if len(ids) == 1:
-                self.want(session, "rate", lane=BUNDLE, priority=FIRST)
+                self.add_job(session, "rate", lane=BUNDLE, priority=FIRST)
 
     @cached_property
     def _teams(self) -> dict[int, Team]:
@@ -199,30 +199,32 @@ class Store:
         quota left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
-        beside = self.home / "uploads" / f".{secrets.token_hex(8)}"
+        temporary = self.home / "uploads" / f".{secrets.token_hex(8)}"
         try:
             if upload.is_dir():
-                write_parts(read_parts(upload), beside / "folder")
+                write_parts(read_parts(upload), temporary / "folder")
             else:
-                most = self.course.quota.megabytes
-                if upload.stat().st_size > most * 1e6:
-                    raise RefusedError(expected(name, f"at most {most:g} MB", f"{upload.stat().st_size / 1e6:.1f} MB"))
-                beside.mkdir(parents=True)
-                shutil.copyfile(upload, beside / "upload.zip")
-            for path in beside.rglob("*"):
+                max_mb = self.course.quota.megabytes
+                if upload.stat().st_size > max_mb * 1e6:
+                    raise RefusedError(
+                        expected(name, f"at most {max_mb:g} MB", f"{upload.stat().st_size / 1e6:.1f} MB")
+                    )
+                temporary.mkdir(parents=True)
+                shutil.copyfile(upload, temporary / "upload.zip")
+            for path in temporary.rglob("*"):
                 if path.is_file() and not path.is_symlink():
                     with path.open("rb") as file:
                         os.fsync(file.fileno())
             with self.writing(durable=True) as session:
-                row = self._taken(session, person_id, name)
-                place = self.home / "uploads" / str(row.id)
-                remove_tree(place)  # of a server that was killed before the row was written
-                beside.rename(place)
+                row = self._accept(session, person_id, name)
+                folder = self.home / "uploads" / str(row.id)
+                remove_tree(folder)  # of a server that was killed before the row was written
+                temporary.rename(folder)
         finally:
-            remove_tree(beside)
+            remove_tree(temporary)
         return row
 
-    def _taken(self, session: Session, person_id: int, name: str) -> HandIn:
+    def _accept(self, session: Session, person_id: int, name: str) -> HandIn:
         now, quota = self.now(), self.course.quota
         person = session.get(Person, person_id, with_for_update=True)
         if person is None or person.forgotten:
@@ -232,23 +234,23 @@ class Store:
         deadlines = self.course.deadlines
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
             raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
-        mine = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
-        used = session.scalar(select(func.count(HandIn.id)).where(*mine)) or 0
+        recent = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
+        used = session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0
         if used >= quota.hand_ins:
             raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
         row = HandIn(person_id=person_id, name=name, at=now, state_at=now)
         session.add(row)
         session.flush()
-        self.move(session, row, "received")
-        self.want(session, "check", row.id, lane=BUNDLE, priority=FIRST)
+        self.set_state(session, row, "received")
+        self.add_job(session, "check", row.id, lane=BUNDLE, priority=FIRST)
         return row
 
-    def move(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
+    def set_state(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
         """Change the state of a hand-in."""
         row.state, row.state_at, row.reason = state, self.now(), reason
         row.log = log or row.log
         row.deadline = self.now() + STATE_S[state] if state in STATE_S else 0.0
-        self.note(session, state, reason, hand_in=row.id, person=row.person_id or 0)
+        self.add_event(session, state, reason, hand_in=row.id, person=row.person_id or 0)
 
     def upload_folder(self, hand_in_id: int) -> Path:
         """Return where something lies as it was handed in: ``upload.zip`` or ``folder`` in it."""
@@ -260,16 +262,16 @@ class Store:
 
     # --- what pages show
 
-    def history(self, person_id: int) -> list[Own]:
+    def history(self, person_id: int) -> list[HandInResult]:
         """Return all hand-ins of a person or the team, the newest first, with rating and grade if there are any."""
-        return [own for own, _ in self._owned(HandIn.person_id.in_(self.team(person_id).ids))]
+        return [result for result, _ in self._results(HandIn.person_id.in_(self.team(person_id).ids))]
 
-    def _owned(self, *which: Any, but: Sequence[Any] = ()) -> list[tuple[Own, Person | None]]:
+    def _results(self, *conditions: Any, without: Sequence[Any] = ()) -> list[tuple[HandInResult, Person | None]]:
         """Return hand-ins with rating, grade and author, the newest first; without the columns ``but``."""
         query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
         query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
         with self.reading() as session:
-            found = session.execute(query.where(*which).order_by(HandIn.id.desc()).options(*map(defer, but)))
+            found = session.execute(query.where(*conditions).order_by(HandIn.id.desc()).options(*map(defer, without)))
             return [((row, rating, grade), person) for row, rating, grade, person in found]
 
     def ladder(self) -> list[Row]:
@@ -277,24 +279,26 @@ class Store:
 
         Where nothing was on time for the last deadline, what was late stands there.
         """
-        everybody: dict[int, list[tuple[Own, Person | None]]] = {}
+        by_author: dict[int, list[tuple[HandInResult, Person | None]]] = {}
         # Not who has met some anchors alone.
-        rated = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
-        for own, person in self._owned(*rated, but=(HandIn.log, Grade.result, Grade.feedback)):
-            first = -own[0].id if person is None else self.team(person.id).ids[0]
-            everybody.setdefault(first, []).append((own, person))
+        on_ladder = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
+        for result, person in self._results(*on_ladder, without=(HandIn.log, Grade.result, Grade.feedback)):
+            first = -result[0].id if person is None else self.team(person.id).ids[0]
+            by_author.setdefault(first, []).append((result, person))
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
-        for owned in everybody.values():
-            author = owned[0][1]
-            found = counted([own for own, _ in owned], self.course, last, author.code if author else "")
-            hand_in, its, _ = found.own or found.late or owned[0][0]
-            if its is not None:
-                author = next(person for own, person in owned if own[0] is hand_in)
+        for results in by_author.values():
+            author = results[0][1]
+            found = result_for_deadline(
+                [result for result, _ in results], self.course, last, author.code if author else ""
+            )
+            hand_in, rating, _ = found.counting or found.late or results[0][0]
+            if rating is not None:
+                author = next(person for result, person in results if result[0] is hand_in)
                 team = self.team(author.id).name if author else ""
-                rows.append(Row(1, hand_in, author, team, its.rating, its.low, its.high, its.games))
+                rows.append(Row(1, hand_in, author, team, rating.rating, rating.low, rating.high, rating.games))
         rows.sort(key=lambda row: (-row.rating, row.hand_in.id))
-        people = accumulate((row.person is not None for row in rows), initial=1)
-        return [row._replace(rank=rank) for row, rank in zip(rows, people, strict=False)]
+        ranks = accumulate((row.person is not None for row in rows), initial=1)
+        return [row._replace(rank=rank) for row, rank in zip(rows, ranks, strict=False)]
 
     def events(self, hand_in_id: int) -> list[Event]:
         """Return what happened to a hand-in, in order."""
@@ -302,53 +306,57 @@ class Store:
 
     def games_of(self, hand_in_id: int) -> list[GameSummary]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
-        own = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
+        in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
         with self.reading() as session:
-            ids = list(session.scalars(select(StoredPairing.id).where(own)))
-            for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._outcomes]):
-                self._outcomes[number] = GameSummary(number, red, blue, told["outcomes"], bool(told["kept"]))
+            ids = list(session.scalars(select(StoredPairing.id).where(in_pairing)))
+            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._outcomes]):
+                self._outcomes[number] = GameSummary(number, red, blue, pairing["outcomes"], bool(pairing["kept"]))
         return [self._outcomes[number] for number in sorted(ids)]
 
     @staticmethod
     def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
         """Yield number, both sides and the games of pairings: some at once, as with what is kept they are large."""
         games = select(StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing)
-        for k in range(0, len(ids), _AT_ONCE):
-            for number, red, blue, told in session.execute(games.where(StoredPairing.id.in_(ids[k : k + _AT_ONCE]))):
-                yield number, red, blue, json.loads(told)
+        for k in range(0, len(ids), _BATCH_SIZE):
+            for number, red, blue, pairing in session.execute(
+                games.where(StoredPairing.id.in_(ids[k : k + _BATCH_SIZE]))
+            ):
+                yield number, red, blue, json.loads(pairing)
 
     def version(self) -> int:
         """Return a number that grows with every change that a kept page shows."""
         with self.reading() as session:
-            return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNSEEN))) or 0
+            return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNLISTED_EVENTS))) or 0
 
 
-def counted(owned: list[Own], course: Course, deadline: Deadline | None, code: str) -> Counted:
+def result_for_deadline(
+    hand_ins: list[HandInResult], course: Course, deadline: Deadline | None, code: str
+) -> DeadlineResult:
     """Return which hand-in of the student with this id counts: of those that are rated the last, or the best, on time.
 
     Of those that are late the same way one is chosen, which counts where the course's ``late`` says so.
     """
 
-    def order(own: Own) -> tuple[bool, float, int]:
-        rated = own[0].state == "rated" and own[1] is not None
-        return rated, own[1].rating if own[1] and rated and course.counts == "best" else 0.0, own[0].id
+    def sort_key(result: HandInResult) -> tuple[bool, float, int]:
+        is_rated = result[0].state == "rated" and result[1] is not None
+        return is_rated, result[1].rating if result[1] and is_rated and course.counts == "best" else 0.0, result[0].id
 
-    days = {own[0].id: course.late_days(own[0].at, deadline, code) if deadline else 0 for own in owned}
-    on_time = max((own for own in owned if not days[own[0].id]), key=order, default=None)
-    late = max((own for own in owned if days[own[0].id]), key=order, default=None)
+    days = {result[0].id: course.late_days(result[0].at, deadline, code) if deadline else 0 for result in hand_ins}
+    on_time = max((result for result in hand_ins if not days[result[0].id]), key=sort_key, default=None)
+    late = max((result for result in hand_ins if days[result[0].id]), key=sort_key, default=None)
     days_late = days[late[0].id] if late else 0
     points = on_time[2].points if on_time and on_time[2] else None
     if late and late[2] and course.late == "penalty":
         reduced = round(late[2].points * max(1 - course.penalty / 100 * days_late, 0.0), 2)
         if points is None or reduced > points:
-            return Counted(late, late, days_late, reduced)
-    return Counted(on_time, late, days_late, points)
+            return DeadlineResult(late, late, days_late, reduced)
+    return DeadlineResult(on_time, late, days_late, points)
 
 
-def seen_by(rows: list[Row], whose: Container[int], course: Course) -> list[Row]:
+def visible_rows(rows: list[Row], person_ids: Container[int], course: Course) -> list[Row]:
     """Return what a student, or a team, sees of the ladder: the top, the anchors, their own row, and some above."""
     ranked = [row for row in rows if row.person is not None]
-    own = next((k for k, row in enumerate(ranked) if row.hand_in.person_id in whose), None)
-    near = [] if own is None else ranked[max(own - course.public.above, 0) : own + 1]
-    kept = {row.hand_in.id for row in [*ranked[: course.public.top], *near]}
-    return [row for row in rows if row.person is None or row.hand_in.id in kept]
+    position = next((k for k, row in enumerate(ranked) if row.hand_in.person_id in person_ids), None)
+    near = [] if position is None else ranked[max(position - course.public.above, 0) : position + 1]
+    visible = {row.hand_in.id for row in [*ranked[: course.public.top], *near]}
+    return [row for row in rows if row.person is None or row.hand_in.id in visible]

@@ -38,7 +38,7 @@ _POLL_S, _GRACE_S = 0.1, 5.0
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
 #: Megabytes of its own, which it shares with nobody, after which a worker ends and another one takes over; by the last
 #: of its lanes, as who compares keeps what 300 hand-ins are compared by.
-_OWN_MB = {BUNDLE: 24.0, PROGRAM: 24.0, SLOW: 40.0}
+_PRIVATE_MB = {BUNDLE: 24.0, PROGRAM: 24.0, SLOW: 40.0}
 #: How far workers step back for the pages, by the last of their lanes.
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
@@ -47,11 +47,11 @@ class ServedFolder(NamedTuple):
     """A course and where its things are."""
 
     course: Course
-    beside: Path  # folder of ``course.yaml``
+    course_folder: Path  # folder of ``course.yaml``
     home: Path  # of files
     url: str  # of the database
 
-    def queue(self) -> Queue:
+    def open_queue(self) -> Queue:
         """Return a new store, for one process."""
         return Queue(self.url, self.home, self.course)
 
@@ -71,16 +71,16 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
     return ServedFolder(course, path.resolve().parent, home, url)
 
 
-def prepared(place: ServedFolder) -> Queue:
+def open_prepared(place: ServedFolder) -> Queue:
     """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
-    roster, course = read_roster(place.beside / place.course.roster), place.course
-    codes = [one.code for one in roster]
-    extended = [one.of for one in course.extensions if one.of not in course.teams]
-    for code in [*extended, *(code for members in course.teams.values() for code in members)]:
+    roster, course = read_roster(place.course_folder / place.course.roster), place.course
+    codes = [enrolled.code for enrolled in roster]
+    extended_ids = [enrolled.of for enrolled in course.extensions if enrolled.of not in course.teams]
+    for code in [*extended_ids, *(code for members in course.teams.values() for code in members)]:
         if code not in codes:  # else nobody would be told that it extends nothing
             raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", code))
     make_tables(place.url)
-    queue = place.queue()
+    queue = place.open_queue()
     queue.sync(roster)
     return queue
 
@@ -92,7 +92,7 @@ class _Slot:
     name: str
     run: Callable[[str], None]  # called in the child with its own name
     deaths: int = 0
-    begun: float = 0.0
+    started: float = 0.0
     due: float = 0.0
     worker: str = ""
 
@@ -112,7 +112,7 @@ class Supervisor:
         self._start(self.slots[-1])
 
     def _start(self, slot: _Slot) -> None:
-        own, slot.begun = os.getpid(), time.monotonic()
+        parent, slot.started = os.getpid(), time.monotonic()
         pid = os.fork()
         if pid:
             slot.worker, slot.due = f"{slot.name}-{pid}", 0.0
@@ -122,7 +122,7 @@ class Supervisor:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent says when to end
-            die_with_parent(own)
+            die_with_parent(parent)
             slot.run(f"{slot.name}-{os.getpid()}")
             status = 0
         finally:
@@ -133,11 +133,11 @@ class Supervisor:
     def watch(self) -> None:
         """Start again what has died, until SIGTERM or Ctrl-C."""
 
-        def end(*_: object) -> None:
+        def stop(*_: object) -> None:
             self.ending = True
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, end)
+            signal.signal(number, stop)
         while not self.ending:
             self._reap()
             for slot in self.slots:
@@ -153,16 +153,22 @@ class Supervisor:
             slot = self.children.pop(pid, None)
             if slot is None:
                 continue
-            lived = time.monotonic() - slot.begun
-            slot.deaths = slot.deaths + 1 if status and lived < _YOUNG_S else 0
+            lived_s = time.monotonic() - slot.started
+            slot.deaths = slot.deaths + 1 if status and lived_s < _YOUNG_S else 0
             # Who has ended by itself had grown, and held nothing.
             slot.due = time.monotonic() + (min(_WAIT_S * 2**slot.deaths, _LONGEST_WAIT_S) if status else 0.0)
-            freed = self._freed(slot.worker) if status else 0
-            log("died", child=slot.worker, status=os.waitstatus_to_exitcode(status), lived=round(lived, 1), freed=freed)
+            freed = self._free_jobs(slot.worker) if status else 0
+            log(
+                "died",
+                child=slot.worker,
+                status=os.waitstatus_to_exitcode(status),
+                lived=round(lived_s, 1),
+                freed=freed,
+            )
 
-    def _freed(self, worker: str) -> int:
+    def _free_jobs(self, worker: str) -> int:
         """Free what a dead child held; if the database is away, its lease ends by itself."""
-        queue = self.place.queue()
+        queue = self.place.open_queue()
         try:
             return queue.release(worker)
         except (SQLAlchemyError, OSError) as error:
@@ -197,18 +203,18 @@ def share_memory() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)  # else each thread leaves pieces in a place of its own
     gc.collect()
     gc.freeze()  # the search for garbage would write into all of it
-    give_back()
+    return_memory()
 
 
-def give_back() -> None:
+def return_memory() -> None:
     """Return memory that is free to the system; elsewhere than with glibc it stays."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def grown(most_mb: float) -> bool:
+def has_grown(most_mb: float) -> bool:
     """Return whether this process has more memory of its own than that, after it has given free memory back."""
-    give_back()
+    return_memory()
     try:
         found = re.search(r"Private_Dirty: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
     except OSError:  # not Linux
@@ -219,22 +225,22 @@ def grown(most_mb: float) -> bool:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises ``ConfigError``: the address cannot be had."""
     # Named as TCP, else asyncio does not see that it is, and answers wait 40 ms for acknowledgements.
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
+        listening.bind((host, port))
     except OSError as error:
-        found.close()
+        listening.close()
         raise ConfigError(expected("--host, --port", "a free address", f"{host}:{port}: {error.strerror}")) from error
-    found.listen(1024)
-    return found
+    listening.listen(1024)
+    return listening
 
 
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
     from multigrid_rl.serve import instructor_pages, pages, site, upload  # noqa: PLC0415 - the workers need none of it
 
-    app = site.application(site.Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
+    app = site.application(site.Site(place.open_queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
     site.server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 
@@ -258,10 +264,10 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     if not (bwrap_available() or agents_trusted()):
         typer.echo("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
     one_thread()
-    queue = place.queue()
-    about = place.course, place.beside, place.home, queue.secrets()
-    judge = Judge(*about)
-    queue.meets_nobody = judge.alone
+    queue = place.open_queue()
+    judge_arguments = place.course, place.course_folder, place.home, queue.secrets()
+    judge = Judge(*judge_arguments)
+    queue.meets_nobody = judge.meets_nobody
     queue.begin()
     queue.release()
     queue.engine.dispose()
@@ -276,17 +282,21 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     share_memory()
     log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
     if cluster is not None:
-        from multigrid_rl.serve.cluster_games import play_there  # noqa: PLC0415 - Ray
+        from multigrid_rl.serve.cluster_games import play_on_cluster  # noqa: PLC0415 - Ray
 
-        supervisor.add("cluster", lambda name: play_there(cluster, about, place.queue, name, lanes(number)))
+        supervisor.add(
+            "cluster", lambda name: play_on_cluster(cluster, judge_arguments, place.open_queue, name, lanes(number))
+        )
         return
 
-    def work(of: tuple[str, ...], name: str) -> None:
-        os.nice(_NICE[of[-1]])
-        Worker(place.queue(), judge, name, of).run(after=partial(grown, _OWN_MB[of[-1]]))
+    def work(worker_lanes: tuple[str, ...], name: str) -> None:
+        os.nice(_NICE[worker_lanes[-1]])
+        Worker(place.open_queue(), judge, name, worker_lanes).run(
+            after=partial(has_grown, _PRIVATE_MB[worker_lanes[-1]])
+        )
 
-    for k, of in enumerate(lanes(number)):
-        supervisor.add(f"{of[-1]}-{k}", partial(work, of))
+    for k, worker_lanes in enumerate(lanes(number)):
+        supervisor.add(f"{worker_lanes[-1]}-{k}", partial(work, worker_lanes))
 
 
 def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
@@ -302,8 +312,8 @@ def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
         return int(workers or usual), None
     if not ADDRESS.fullmatch(workers):
         raise ConfigError(expected("--workers", f"1 to {MOST_WORKERS}, auto, host:port or ray://host:port", workers))
-    if silent := unreachable(workers):
-        raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {silent}"))
+    if problem := unreachable(workers):
+        raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {problem}"))
     return usual, workers
 
 
@@ -316,7 +326,7 @@ def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: b
     """
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):
-        queue = prepared(place)
+        queue = open_prepared(place)
         links = links_of(queue, url)
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)
