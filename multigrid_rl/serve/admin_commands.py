@@ -1,4 +1,4 @@
-"""What ``multigrid-rl serve ACTION`` does: verify, look after, keep, bring back and end a course."""
+"""The actions of ``multigrid-rl serve ACTION``: verify, back up, restore, export and end a course."""
 
 import json
 import random
@@ -33,9 +33,9 @@ from multigrid_rl.serve.supervisor import ServedFolder, links_of, open_prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 
-#: Pairings that ``serve verify`` replays.
+#: Pairings that ``serve verify`` replays by default.
 REPLAYED = 10
-#: Seconds of a program in all pairings of a final together: the limits of each pairing hold.
+#: Seconds of a program in all pairings of a final together: in fact only the limits of each pairing apply.
 _FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 
@@ -65,11 +65,8 @@ def verify(context: AdminContext) -> dict[str, Any]:
         rows = {row.id: row for row in session.scalars(select(HandIn))}
         games = list(session.scalars(select(StoredPairing)))
     computed = {number: tuple(ratings.get(number, ())) for number in stored}
-    differences = [
-        f"rating of {player_name(rows[n])}: {stored[n]} kept, {computed[n]} computed"
-        for n in stored
-        if computed[n] != stored[n]
-    ]
+    wrong = [n for n in stored if computed[n] != stored[n]]
+    differences = [f"rating of {player_name(rows[n])}: {stored[n]} kept, {computed[n]} computed" for n in wrong]
     changed_files, forgotten = _changed_files(queue, list(rows.values()))
     programs = {row.id for row in rows.values() if row.kind == "external"}
     repeatable = [game for game in games if not {game.red_id, game.blue_id} & forgotten]
@@ -83,15 +80,12 @@ def verify(context: AdminContext) -> dict[str, Any]:
     for line in [*changed_files, *differences]:
         typer.echo(line)
     counts = {"ratings": len(stored), "pairings": len(games), "replayed": len(chosen)}
-    return {
-        **counts,
-        "not_repeatable": len(games) - len(repeatable),
-        "different": len(differences) + len(changed_files),
-    }
+    counts["not_repeatable"] = len(games) - len(repeatable)
+    return {**counts, "different": len(differences) + len(changed_files)}
 
 
 def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
-    """Return a line for each entry whose files are not what was handed in, and the ids of forgotten ones."""
+    """Return a line for each entry whose files differ from the hand-in, and the ids of forgotten ones."""
     lines, forgotten = [], set()
     for row in rows:
         if row.person_id is None or not row.sha256:
@@ -111,7 +105,7 @@ def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int
 
 
 def purge(context: AdminContext) -> dict[str, Any]:
-    """Forget the person with an id at once; or who asked for it a week ago, and everybody after ``keep_days``."""
+    """Forget one person by id at once; or those whose request is a week old, and all students after ``keep_days``."""
     queue, course = context.queue, context.place.course
     if context.more:
         if (person := queue.person_by_code(context.more[0])) is None:
@@ -131,7 +125,7 @@ def purge(context: AdminContext) -> dict[str, Any]:
 
 
 def backup(context: AdminContext) -> dict[str, Any]:
-    """Write everything into one file: all tables as they are at one moment, all files, the course."""
+    """Write everything into one file: all tables at one moment, all files, the course."""
     if context.output is None or context.output.exists():
         raise ConfigError(expected("--output", "a new file, such as course.tar.gz", context.output))
     place, queue, rows = context.place, context.queue, 0
@@ -142,7 +136,7 @@ def backup(context: AdminContext) -> dict[str, Any]:
                     lines.write(line)
                     rows += 1
             archive.add(lines.name, _DATABASE)
-        # Files are written before the rows that name them, and never change: what the tables name is there.
+        # Files are written before the rows that name them, and never change: all files of the tables are there.
         for name in _FILES:
             if (place.home / name).is_dir():
                 archive.add(place.home / name, f"files/{name}", filter=_stored_file)
@@ -151,7 +145,7 @@ def backup(context: AdminContext) -> dict[str, Any]:
 
 
 def _course_file(place: ServedFolder, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    inner = Path(info.name).relative_to("course")  # brought back by hand
+    inner = Path(info.name).relative_to("course")  # restored by hand
     is_backup = len(inner.parts) == 1 and inner.suffix in (".gz", ".tgz")
     is_hidden = any(part.startswith(".") for part in inner.parts)
     is_regular = (info.isdir() or info.isfile() or info.islnk()) and not is_backup and not is_hidden
@@ -163,7 +157,7 @@ def _stored_file(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _dumped(queue: Queue) -> Iterator[str]:
-    """Yield a line of JSON for each row of each table, those that others name first."""
+    """Yield a line of JSON for each row of each table, referenced tables first."""
     with queue.reading() as session:
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -173,7 +167,7 @@ def _dumped(queue: Queue) -> Iterator[str]:
 
 
 def restore(context: AdminContext) -> dict[str, Any]:
-    """Bring back a backup into an empty folder and database, of either kind."""
+    """Restore a backup into an empty folder and database, of either kind."""
     if not context.more:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
     if not hasattr(tarfile, "data_filter"):
@@ -203,7 +197,7 @@ def restore(context: AdminContext) -> dict[str, Any]:
 
 
 def _restart_ids(session: Any) -> None:
-    """Let Postgres number new rows behind those that were brought back."""
+    """Let Postgres number new rows after the restored ones."""
     if session.get_bind().dialect.name == "postgresql":
         for table in Base.metadata.sorted_tables:
             if "id" in table.columns:
@@ -215,7 +209,7 @@ def _restart_ids(session: Any) -> None:
 
 
 def final(context: AdminContext) -> dict[str, Any]:
-    """Play a cup of everybody's hand-in that counts, and the anchors, with fresh seeds; resumes as a cup."""
+    """Play a cup of all hand-ins on the ladder, and the anchors, with fresh seeds; resumes as a cup."""
     place, queue, folder = context.place, context.queue, context.output
     if folder is None:
         raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))
@@ -227,10 +221,10 @@ def final(context: AdminContext) -> dict[str, Any]:
         names = [name for name in place.course.anchors if not (place.course_folder / name).is_dir()]
         for name in set(place.course.anchors) - set(names):
             shutil.copytree(place.course_folder / name, Path(entries) / name)
-        # Seeds that no ladder game had; those that the cup began with, if it did.
+        # Seeds that no ladder game had, or those of a cup to resume.
         manifest = read_manifest(folder)
         seed, key = (manifest.seed, manifest.agents_key) if manifest else (secrets.randbits(63), secrets.token_hex(16))
-        # Limits are those of a pairing of the ladder, where programs play fewer games, and against fewer.
+        # The limits of a ladder pairing, times the games: programs play fewer on the ladder.
         factor, course_limits = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
         limits = replace(course_limits, step_s=factor * course_limits.step_s, total_s=factor * course_limits.total_s)
         limits, cup_s = (manifest.limits, manifest.cup_s) if manifest else (limits, _FINAL_S)
@@ -261,7 +255,7 @@ def export(context: AdminContext) -> dict[str, Any]:
 
 
 def links(context: AdminContext) -> str:
-    """Return everybody's personal link, as a CSV."""
+    """Return all personal links, as a CSV."""
     found = links_of(context.queue, context.url)
     return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link} for p, link in found])
 

@@ -1,8 +1,8 @@
-"""Games of a class server as tasks of a Ray cluster: what a worker's judge plays is played there, and nothing else.
+"""Games of a class server as tasks of a Ray cluster: checks and pairings of a worker's judge, and nothing else.
 
-Tasks get all that they need with their call, files among it, and know neither the database nor the server's disk. A
-worker waits here for each, and holds its lease: a node that dies is a fault like any other, and the job is tried again.
-Workers are threads of one process: Ray starts processes for each that connects, and these load everything anew.
+A task gets everything with its call, files included, and knows neither the database nor the server's disk. A worker
+waits here for each, and holds its lease: a dead node is a fault like any other, and the job is tried again. Workers
+are threads of one process, since Ray starts processes for each client, and these load everything again.
 """
 
 import pickle
@@ -28,9 +28,9 @@ from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.worker import Worker
 from multigrid_rl.types import RunError
 
-#: What is sent of an entry: its name, and its files, of which an anchor needs none.
+#: An entry as it is sent: its name and its files; an anchor's files are on the node.
 _SentEntry = tuple[str, tuple[FolderPart, ...]]
-#: Of a judge.
+#: Arguments of a judge.
 _JudgeArguments = tuple[Course, Path, Path, dict[str, str]]
 Lanes = tuple[str, ...]
 
@@ -38,7 +38,7 @@ Lanes = tuple[str, ...]
 class ClusterJudge(Judge):
     """A judge whose checks and pairings are played on a cluster; this process is connected to it."""
 
-    #: Until a process of a node has loaded everything, or a core is free.
+    #: Until a process on a node has loaded everything, or a core is free.
     patience_s = 600.0
 
     def __init__(self, course: Course, course_folder: Path, home: Path, secrets: dict[str, str]) -> None:
@@ -61,27 +61,24 @@ class ClusterJudge(Judge):
         payload = [(e.name, () if e in anchors else e.files) if isinstance(e, Entry) else e for e in arguments]
         try:
             return ray.get(ray.remote(num_cpus=1, max_retries=0)(_run_on_node).remote(self._pickled, method, payload))
-        except (RayError, ConnectionError) as error:  # a fault of this machine's, too, which a node may not share
+        except (RayError, ConnectionError) as error:  # also faults of this machine alone
             raise RunError(f"Ray: {reason_of(error)}") from error
 
 
-def play_on_cluster(
-    address: str, judge_arguments: _JudgeArguments, open_queue: Callable[[], Queue], name: str, lanes: Sequence[Lanes]
+def run_on_cluster(
+    address: str, settings: _JudgeArguments, open_queue: Callable[[], Queue], name: str, lanes: Sequence[Lanes]
 ) -> None:
-    """Do the jobs of some lanes, a thread for each, until one ends.
-
-    Raises ``ConfigError``: the cluster does not answer.
-    """
+    """Do the jobs of some lanes, a thread for each, until one ends. Raises ``ConfigError``: the cluster is away."""
     ended = threading.Event()
 
     def work(judge: ClusterJudge, number: int, worker_lanes: Lanes) -> None:
         try:
             Worker(open_queue(), judge, f"{name}.{number}", worker_lanes).run(ended.is_set)
         finally:
-            ended.set()  # what it did not expect ends the process, and another one begins
+            ended.set()  # an unexpected error ends the process, and another one starts
 
     with ray_session(compose(["scenario=1v1", f"cluster.address={address}"])):
-        judge = ClusterJudge(*judge_arguments)
+        judge = ClusterJudge(*settings)
         for number, worker_lanes in enumerate(lanes):
             threading.Thread(target=work, args=(judge, number, worker_lanes), daemon=True).start()
         ended.wait()
@@ -89,7 +86,7 @@ def play_on_cluster(
 
 @lru_cache(maxsize=2)
 def _judge(pickled: bytes) -> tuple[Judge, TemporaryDirectory[str]]:
-    """Return a course's judge on a node, and the folder of its anchors, which is gone with this process."""
+    """Return a course's judge on a node, and the folder of its anchors, which is removed with this process."""
     one_thread()
     course, secrets, anchor_files = pickle.loads(pickled)  # of the server
     course_folder = TemporaryDirectory()
@@ -99,12 +96,10 @@ def _judge(pickled: bytes) -> tuple[Judge, TemporaryDirectory[str]]:
 
 
 def _run_on_node(pickled: bytes, method: str, payload: list[Any]) -> Any:
-    """Do on a node what a judge does."""
+    """Call a method of the judge on a node."""
     judge, _ = _judge(pickled)
     with closing(Scratch()) as scratch:
-        arguments = [
-            _entry(judge, argument, scratch.path) if isinstance(argument, tuple) else argument for argument in payload
-        ]
+        arguments = [_entry(judge, item, scratch.path) if isinstance(item, tuple) else item for item in payload]
         return getattr(judge, method)(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""What stands before every page: size, time and pace of requests, headers of answers, connections that say nothing."""
+"""Limits on requests: size, time, pace, idle connections; security headers of all answers."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Nothing from elsewhere, no script or style in a page, no page of ours in a frame of others.
+#: No content of other sites, no inline script or style, no page in a frame of another site.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -26,22 +26,22 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-store",
 }
-#: Bytes of a request that brings no files, and seconds in which one must have arrived.
+#: Bytes of a request without files, and seconds in which a request must arrive.
 MAX_SMALL_BYTES = 64_000
 PATIENCE_S = 20.0
 #: Connections that an address may have at once: a browser has six.
 MAX_CONNECTIONS = 50
-#: Bytes a second below which an upload is not waited for, beyond :data:`PATIENCE_S`.
+#: Bytes a second that an upload must have after :data:`PATIENCE_S`; slower ones are refused.
 MIN_BYTES_PER_S = 8_000
-#: People whose pace is remembered; the slowest-filled are forgotten first.
+#: Keys that a :class:`Pace` remembers; the oldest are forgotten first.
 _MAX_BUCKETS = 10_000
 
 
 class Guard:
-    """An ASGI application around another: refuses what is too large or too slow, and sets :data:`HEADERS`.
+    """An ASGI application around another: refuses too large or too slow requests, and sets :data:`HEADERS`.
 
-    ``sizes`` are bytes that a request to a path that begins so may have, others :data:`MAX_SMALL_BYTES`; ``secure``: browsers
-    should never try http again; ``patience_s``: seconds in which a request must have arrived.
+    ``sizes`` maps the start of a path to the bytes of a request; other paths have :data:`MAX_SMALL_BYTES`. ``secure``:
+    browsers never try http again. ``patience_s``: seconds in which a request must arrive.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Guard:
         try:
             length = dict(scope["headers"]).get(b"content-length", b"0")
             if not length.isdigit() or int(length) > max_bytes:
-                # Browsers read no answer before they have sent all; what is not enormous is read, and thrown away.
+                # Browsers read no answer before they have sent all: up to four times the limit is read and discarded.
                 discarded = self._limited(receive, 4 * max_bytes)
                 while (await discarded()).get("more_body"):
                     pass
@@ -104,15 +104,15 @@ class Guard:
 
 @dataclass
 class Pace:
-    """How often somebody may do something: ``burst`` at once, and again one every ``every_s`` seconds."""
+    """A rate limit: ``burst`` requests at once, then one every ``every_s`` seconds."""
 
     burst: float
     every_s: float
     clock: Callable[[], float] = time.monotonic  # seconds that only grow
-    _full_at: dict[str, float] = field(default_factory=dict, repr=False)  # by who: when all may be done at once again
+    _full_at: dict[str, float] = field(default_factory=dict, repr=False)  # by key: when a whole burst is allowed again
 
     def wait(self, key: str) -> float:
-        """Count one more of ``who``; returns 0, or the seconds to wait first, in which case it does not count."""
+        """Count a request of ``key`` and return 0; where it comes too early return the seconds to wait, uncounted."""
         now = self.clock()
         full_at = max(self._full_at.get(key, now), now) + self.every_s
         if (wait_s := full_at - now - self.burst * self.every_s) > 1e-9:
@@ -127,7 +127,7 @@ class Pace:
 
 
 def same_site(headers: object, host: str) -> bool:
-    """Return whether a request comes from a page of ours, as its browser says.
+    """Return whether a request comes from a page of this site, by the headers of its browser.
 
     Browsers send ``Origin`` with every form, and newer ones ``Sec-Fetch-Site``; a program sends neither.
     (https://cheatsheetseries.owasp.org/cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.html)
@@ -138,7 +138,7 @@ def same_site(headers: object, host: str) -> bool:
 
 
 def _bounded(connections: list[Any], limit: int | None) -> list[Any]:
-    """Return connections of an address; of too many the oldest that asks nothing is closed, the new one if all ask."""
+    """Return connections of an address; above the limit the oldest idle one is closed, the new one if none is idle."""
     if limit is None or len(connections) <= limit:
         return connections
     idle = next(connection for connection in connections if connection._idle())
@@ -147,14 +147,11 @@ def _bounded(connections: list[Any], limit: int | None) -> list[Any]:
 
 
 def patient_protocol(patience_s: float = PATIENCE_S, limit: int | None = MAX_CONNECTIONS) -> Any:
-    """Return uvicorn's protocol, but for connections that send no whole head of a request in time: they are closed.
-
-    An address may have so many at once as ``most`` says.
-    """
+    """Return uvicorn's protocol with at most ``limit`` connections of an address; it closes idle ones in time."""
     by_address: dict[str, list[Any]] = {}  # connections of each address, the oldest first
 
     class Patient(H11Protocol):
-        """Closes a connection that has not asked for anything in time, at first or after its last request."""
+        """Closes a connection without a request in time, after its start or its last request."""
 
         waiting = False
 
@@ -166,13 +163,13 @@ def patient_protocol(patience_s: float = PATIENCE_S, limit: int | None = MAX_CON
             self._start_waiting()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """Count it no longer."""
+            """Forget the connection."""
             super().connection_lost(exc)
             remaining = [connection for connection in by_address.pop(self.address, []) if connection is not self]
             by_address.update({self.address: remaining} if remaining else {})
 
         def data_received(self, data: bytes) -> None:
-            """Take what has come; begin to wait where it is the beginning of a request and no more."""
+            """Take data; begin to wait where it is an incomplete head of a request."""
             super().data_received(data)
             if not self.waiting and self._idle():
                 self._start_waiting()

@@ -1,4 +1,4 @@
-"""The instructor's desk: queue and health, copies, freezing, appeals, grading again, tables for other systems."""
+"""Pages of instructors: queue and health, copies, freezing, appeals, grading again, tables for other systems."""
 
 import io
 import json
@@ -16,21 +16,22 @@ from multigrid_rl.serve.database import Event, HandIn, Person, StoredPairing
 from multigrid_rl.serve.pages import display_name
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.site import Page, Visit
-from multigrid_rl.serve.store import result_for_deadline
+from multigrid_rl.serve.store import deadline_result
 from multigrid_rl.text import ConfigError, expected, unknown
 
 #: Rows of each table.
 _MAX_ROWS = 50
-#: What is told on the desk when it has happened.
+#: Kinds of events that the desk lists.
 _SHOWN_EVENTS = ("fault", "appeal", "setting", "grade again", "check again", "copies again", "kept")
 _GRADE_FIELDS = ("points", "of", "feedback")
 _FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _RATING_FIELDS = ("rating", "low", "high")
-#: Of what came after the deadline.
+#: Columns of the late hand-in.
 _LATE_COLUMNS = ("late_hand_in", "late_by", "late_rating", "late_points")
-#: Tables for other systems: what stands in each of their columns.
+_MORE_COLUMNS = ("points", "of", "sha256", *_LATE_COLUMNS, "team", "by_anchors")
+#: Tables for other systems: the key of :func:`results` in each column.
 EXPORTS = {
-    "ladder.csv": {key: key for key in (*_FIRST_COLUMNS, *_RATING_FIELDS, "points", "of", "sha256", *_LATE_COLUMNS, "team", "by_anchors")},
+    "ladder.csv": {key: key for key in (*_FIRST_COLUMNS, *_RATING_FIELDS, *_MORE_COLUMNS)},
     "moodle.csv": {
         "ID number": "id", "Full name": "name", "Email address": "email", "Grade": "points", "Late days": "late_days",
         "Feedback comments": "feedback", "Late grade": "late_points", "Late by days": "late_by",
@@ -44,20 +45,18 @@ GRADESCOPE = "gradescope.zip"
 
 
 def desk(visit: Visit) -> Response:
-    """Show how the server does, and what asks for attention."""
+    """Show the state of the server, and hand-ins that need attention."""
     store = visit.site.store
     with store.reading() as session:
         hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id).order_by(HandIn.id.desc())
         copies = session.execute(hand_ins.where(HandIn.same_as != "").limit(_MAX_ROWS)).all()
         refused = session.execute(hand_ins.where(HandIn.state == "refused").limit(_MAX_ROWS)).all()
-        late_query = hand_ins.where(HandIn.deadline > 0, HandIn.deadline < store.now())
-        overdue = session.execute(late_query.limit(_MAX_ROWS)).all()
+        is_late = HandIn.deadline > 0, HandIn.deadline < store.now()
+        overdue = session.execute(hand_ins.where(*is_late).limit(_MAX_ROWS)).all()
     forget_at, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_SHOWN_EVENTS)).order_by(Event.id.desc()).limit(_MAX_ROWS))
     jobs = store.jobs()
-    over = store.course.over(store.now()) and any(
-        person.role == "student" and not person.forgotten for person in people
-    )
+    over = store.course.over(store.now()) and any(each.role == "student" and not each.forgotten for each in people)
     return visit.page(
         "desk.html", "Desk", health=store.health(), queue=jobs[:_MAX_ROWS], waiting=len(jobs), copies=copies,
         surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=people,
@@ -69,7 +68,7 @@ def desk(visit: Visit) -> Response:
 
 
 def freeze(visit: Visit) -> Response:
-    """Take no more hand-ins, or take them again."""
+    """Refuse hand-ins, or take them again."""
     visit.site.store.freeze(bool(visit.form.get("on")), visit.user.id)
     return RedirectResponse("/desk", 303)
 
@@ -91,19 +90,19 @@ def again(visit: Visit) -> Response:
 
 
 def revoke(visit: Visit) -> Response:
-    """Let somebody's links, tokens and browsers hold no longer."""
+    """Revoke a person's links, tokens and sessions."""
     visit.site.store.revoke(visit.found(Person, visit.form).id)
     return RedirectResponse("/desk#people", 303)
 
 
 def keep(visit: Visit) -> Response:
-    """Let somebody not be forgotten who has asked for it."""
-    visit.site.store.keep(visit.found(Person, visit.form).id, visit.user.id)
+    """Cancel the forgetting of a person."""
+    visit.site.store.cancel_forgetting(visit.found(Person, visit.form).id, visit.user.id)
     return RedirectResponse("/desk#events", 303)
 
 
 def link(visit: Visit) -> Response:
-    """Show somebody's personal link."""
+    """Show a person's link."""
     person = visit.found(Person, visit.form)
     return visit.page("link.html", f"Link of {person.name}", link=visit.site.link(person))
 
@@ -112,7 +111,7 @@ def link(visit: Visit) -> Response:
 
 
 def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
-    """Return everybody's result: of what counts, and apart of what was late; what there is not lacks.
+    """Return a row for each student: the hand-in that counts, and the late one; missing values have no key.
 
     ``deadline``: its name, the last one by default. Raises ``ConfigError``: there is no such deadline.
     """
@@ -125,7 +124,7 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             continue
         row: dict[str, Any] = {"id": person.code, "name": person.name}
         row |= {"email": person.email, "pseudonym": person.pseudonym, "team": store.team(person.id).name}
-        result = result_for_deadline(store.history(person.id), store.course, due_deadline, person.code)
+        result = deadline_result(store.history(person.id), store.course, due_deadline, person.code)
         if result.counting is not None:
             hand_in, rating, grade = result.counting
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
@@ -176,10 +175,7 @@ def export_table(store: Queue, name: str, deadline: str | None = None) -> bytes:
     file, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(file, "w") as archive:
         for student in students:
-            folder = (
-                "".join(letter if letter.isalnum() or letter in "._-@" else "_" for letter in student["id"]).strip(".")
-                or "_"
-            )
+            folder = "".join(c if c.isalnum() or c in "._-@" else "_" for c in student["id"]).strip(".") or "_"
             while folder in folders:  # of another id
                 folder += "_"
             folders.add(folder)
@@ -198,7 +194,7 @@ def export(visit: Visit) -> Response:
     return Response(data, media_type=kind, headers=disposition)
 
 
-#: What instructors see, and do.
+#: Pages and commands of instructors.
 PAGES = [
     Page("/desk", desk, "instructor"),
     Page("/desk/export/{name}", export, "instructor"),

@@ -1,6 +1,6 @@
-"""What is played for a course, by the rules of a cup: the check of a hand-in, its pairings, its grade.
+"""Games of a course, by the rules of a cup: the check of a hand-in, its pairings, its grade.
 
-``multigrid-rl inspect`` at home and the server let it play the same :meth:`Judge.check`, in the same games.
+``multigrid-rl inspect`` at home and the server run the same :meth:`Judge.check`, with the same games.
 """
 
 import shlex
@@ -36,21 +36,21 @@ from multigrid_rl.trust import agents_trusted
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
 #: program's answers in all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
-#: What an agent plays by default at home.
+#: Game of an agent by default at home.
 _GAME = "1v1"
-#: How many times as many games anchors play among themselves.
+#: Factor on the games of a pairing of two anchors.
 ANCHOR_GAMES = 10
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check has found."""
+    """The result of a check."""
 
     lines: tuple[str, ...]  # what passed, in order
     problem: str | None  # why it does not play, in a line
     kind: str = ""  # of the entry
     sha256: str = ""  # of its files
-    seconds: float = 0.0  # that a program's answers took, its starts apart
+    seconds: float = 0.0  # of a program's answers, without its starts
 
     @property
     def log(self) -> str:
@@ -61,8 +61,8 @@ class Verdict:
 class Judge:
     """Plays for a course.
 
-    Anchors and the rubric lie in ``course_folder``, the server's files in ``home``; that and the store's ``secrets`` are
-    none where nothing but checks is done. Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
+    Anchors and the rubric lie in ``course_folder``, the server's files in ``home``. Checks need neither ``home`` nor
+    the store's ``secrets``. Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
 
     #: Seconds beyond the usual ones that a job may wait for it.
@@ -92,7 +92,7 @@ class Judge:
 
     @property
     def meets_nobody(self) -> bool:
-        """Whether nobody meets."""
+        """Whether each entry plays alone."""
         return len(self.config.sides) == 1
 
     def _anchor(self, name: str) -> Entry:
@@ -109,7 +109,7 @@ class Judge:
         return entry
 
     def _entry(self, name: str) -> Entry:
-        """Return an entry by what it is called: an anchor, or what was checked. Raises ``PlayerError``: damaged."""
+        """Return an anchor or a checked hand-in by name. Raises ``PlayerError``: damaged."""
         return self.anchors.get(name) or self.read(self._folder(name))
 
     def _folder(self, name: str) -> Path:
@@ -117,7 +117,7 @@ class Judge:
         return self.home / "entries" / name
 
     def warm(self) -> None:
-        """Load kernels, and what hand-ins are compared with."""
+        """Load kernels, and the players that hand-ins are compared with."""
         for entry in self.anchors.values():
             self.check(entry)
         self.originals  # noqa: B018
@@ -125,9 +125,9 @@ class Judge:
     # --- the check
 
     def unpack(self, uploaded: Path, target: Path) -> Entry:
-        """Unpack what was handed in, ``upload.zip`` or ``folder`` in ``uploaded``, into ``target``.
+        """Unpack a hand-in, ``upload.zip`` or ``folder`` in ``uploaded``, into ``target``.
 
-        Raises ``PlayerError``: nothing that plays, in one line for its author; ``ScratchError``, ``OSError``: no room.
+        Raises ``PlayerError``: no player, in one line for its author; ``ScratchError``, ``OSError``: no room.
         """
         with closing(Scratch()) as scratch:
             upload = next((path for path in (uploaded / "upload.zip", uploaded / "folder") if path.exists()), None)
@@ -140,7 +140,7 @@ class Judge:
                 parts = tuple(read_parts(found.folder))
             except PlayerError as error:
                 raise PlayerError(reason_of(error, found.folder, "hand-in")) from error
-            remove_tree(target)  # of a check that did not end, or is done again
+            remove_tree(target)  # of an unfinished or repeated check
             with unfinished(target) as temporary:
                 write_parts(parts, temporary)
         return self.read(target)
@@ -152,16 +152,15 @@ class Judge:
         config = replace(self.config, games=CHECK_GAMES, seed=CHECK_SEED, agents_key="check")
         kind = "a program" if entry.kind == "external" else "networks"
         lines, spent, sides = [f"{kind}: {entry.about}"], 0.0, dict[str, None]()
-        self_play = (
-            [] if self.meets_nobody else [Meeting(entry, entry, "" if len(config.sides) <= 2 else config.sides[0])]
-        )
-        for meeting in [*self_play, *meetings([entry] if self.meets_nobody else [entry, rookie], config)]:
+        first_side = "" if len(config.sides) <= 2 else config.sides[0]
+        against_itself = [] if self.meets_nobody else [Meeting(entry, entry, first_side)]
+        for meeting in [*against_itself, *meetings([entry] if self.meets_nobody else [entry, rookie], config)]:
             limits = replace(config.limits, total_s=max(min(CHECK_S - spent, config.limits.total_s), 0.1))
             # Its games are no secret, and the same at home, where it has another name.
             pairing = play_pairing(*meeting[:2], replace(config, limits=limits), meeting.side, mixed=False)
             spent += pairing.seconds.get(entry.name, 0.0) - pairing.starts.get(entry.name, 0.0)
             line = _check_line(meeting, pairing, entry, config)
-            if pairing.out:  # a role that it lacks
+            if pairing.out:  # the entry has no player for this role
                 lines.append(line)
                 continue
             if pairing.reason is not None:
@@ -177,8 +176,8 @@ class Judge:
     def play(self, one: Entry, two: Entry | None, spent_s: dict[str, float] | None = None) -> list[Pairing]:
         """Play all games of two entries, from all sides; programs play fewer, anchors among themselves more.
 
-        ``two`` is ``None`` where nobody meets. ``spent`` are seconds that programs have taken before: who had more than
-        the course allows forfeits. Raises ``ScratchError``, ``RunError``: a fault of this machine or of the game.
+        ``two`` is ``None`` where nobody meets. ``spent_s`` are the seconds that programs took before: a program beyond
+        the course's limit forfeits. Raises ``ScratchError``, ``RunError``: a fault of this machine or of the game.
         """
         entries = [entry for entry in (one, two) if entry is not None]
         config = self.config
@@ -186,7 +185,7 @@ class Judge:
             check_agents(entries)
             config = replace(config, games=min(self.course.games, self.course.program_games))
         elif all(entry in self.anchors.values() for entry in entries):
-            # Their error is in every rating, and in no interval.
+            # The error of anchors is in every rating, and in no interval.
             config = replace(config, games=ANCHOR_GAMES * self.course.games)
         used_s, played = dict(spent_s or {}), []
         for meeting in meetings(entries, config):
@@ -201,7 +200,7 @@ class Judge:
         return played
 
     def replay(self, pairing: Pairing) -> str:
-        """Play a pairing again; returns in words what differs, or nothing."""
+        """Play a pairing again; returns the differences in words, or nothing."""
         red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
         config = replace(self.config, games=len(pairing.outcomes))
         replayed = play_pairing(red, blue, config, pairing.side, mixed=pairing.mixed)
@@ -234,12 +233,12 @@ class Judge:
 
     @cached_property
     def originals(self) -> Originals:
-        """Players of the project, and earlier years' hand-ins, which hand-ins may be copies of."""
+        """Players of the project, and earlier years' hand-ins, to find copies of."""
         with self._earlier() as folders:
             return originals_of(self.scenario, self.config.spec, folders)
 
     def similar_players(self, name: str, others: Sequence[str]) -> str:
-        """Return the players that an entry is like: of the project, and of other hand-ins, by what they are called."""
+        """Return the players that an entry is similar to: of the project, and of other hand-ins, by name."""
         entry, watched = self.entry(name), {}
         if entry.kind == "external" and self.originals.watches and not agents_trusted():
             watched = watched_in(entry, self.config)
@@ -255,13 +254,13 @@ class Judge:
 
 
 def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path | None) -> Iterator[str]:
-    """Yield lines about a folder or zip file to be handed in, as its checks pass; the last one says that all did.
+    """Yield lines about a folder or zip file to be handed in, as its checks pass; the last one says "ok".
 
     Args:
         path: of a bundle or an agent.
-        scenario: game that it is to play; by default the one that a bundle was trained in, 1v1 for an agent.
-        rookie: whom it meets.
-        course: says both, and what a program may use.
+        scenario: the game; by default the one that a bundle was trained in, 1v1 for an agent.
+        rookie: its opponent.
+        course: file that gives both, and the limits of a program.
 
     Raises ``PlayerError``, ``ConfigError``: what is wrong with it, in one line.
     """
@@ -277,8 +276,8 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
         scenario_name = scenario or (scenario_of_card(card) if card is not None and card.kind.rivals else None)
         if card is not None and card.env is not None and not (scenario_name or course):
             command = f"multigrid-rl evaluate {shlex.quote(shown(str(path)))} plays it there"
-            is_judged = card.kind.judged
-            yield f"ok: for {card.env.env_id}; {command if is_judged else f'of {card.env.package}, where none is played'}"
+            hint = command if card.kind.judged else f"of {card.env.package}, where none is played"
+            yield f"ok: for {card.env.env_id}; {hint}"
             return
         game = scenario_name or (_GAME if card is None else card.scenario)
         try:
@@ -302,9 +301,8 @@ def _check_line(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupCon
         title, winning = "against itself", "Rb"
     else:
         rival = blue if red is entry else red
-        side_played = (
-            first_side if red is entry else next((each for each in config.sides if each != first_side), first_side)
-        )
+        other_side = next((each for each in config.sides if each != first_side), first_side)
+        side_played = first_side if red is entry else other_side
         title, winning = f"as {side_played} against {rival.name}", "Rb" if red is entry else "Br"
     if pairing.reason is not None:
         return printable(f"{title}: {pairing.reason}")

@@ -1,4 +1,4 @@
-"""Pages of a class server: the ladder, entries and their matches, one's own hand-ins."""
+"""Pages of students: the ladder, entries and their matches, a person's hand-ins."""
 
 import hashlib
 import json
@@ -13,15 +13,15 @@ from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, S
 from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
-from multigrid_rl.serve.store import GameSummary, RefusedError, Row, result_for_deadline, visible_rows
+from multigrid_rl.serve.store import GameSummary, RefusedError, Row, deadline_result, visible_rows
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
-#: What a program is told of a hand-in.
+#: Fields of a hand-in in JSON.
 _REPORTED_FIELDS = ("state", "state_at", "reason", "log", "deadline", "sha256")
-#: Letters of a pairing's results, by what they are from the view of its first side; forfeited are games of either.
+#: Letters of a pairing's results, by their meaning for the first side; forfeited are games of either side.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
 _SIDES_SWAPPED = str.maketrans("RrBb", "BbRr")
 
@@ -30,17 +30,17 @@ _SIDES_SWAPPED = str.maketrans("RrBb", "BbRr")
 
 
 class Ladder(NamedTuple):
-    """The ladder as somebody sees it."""
+    """The ladder as one visitor sees it."""
 
     rows: list[Row]
     hidden: dict[int, int]  # hand-in -> how many rows before it are not shown
-    names: dict[int, str]  # hand-in -> what it is called
-    own: int  # hand-in of who looks; 0: none
-    mark: str  # of all of it
+    names: dict[int, str]  # hand-in -> displayed name
+    own: int  # the visitor's hand-in; 0: none
+    mark: str  # hash of the content
 
 
 def visible_ladder(visit: Visit) -> Ladder:
-    """Return what who asks may see of the ladder, kept until something happens."""
+    """Return the ladder as the visitor may see it, cached until the next event."""
     person_id, course = visit.person.id if visit.person else 0, visit.site.store.course
 
     def make() -> Ladder:
@@ -68,7 +68,7 @@ def _shows_names(visit: Visit) -> bool:
 
 
 def ladder(visit: Visit) -> Response:
-    """Show the ladder, or its table alone; nothing where it is as before: nobody loses their place on the page."""
+    """Show the ladder, or its table alone; nothing where it is unchanged, so that the page does not scroll."""
 
     def make() -> CachedPage:
         view = visible_ladder(visit)
@@ -86,7 +86,7 @@ def ladder(visit: Visit) -> Response:
 
 
 def _author(visit: Visit, hand_in_id: int) -> tuple[str, Person | None]:
-    """Return the name of a hand-in and its author, of an anchor ``None``; those of all are kept together."""
+    """Return the name of a hand-in and its author, of an anchor ``None``; the cache has those of all."""
 
     def make() -> dict[int, tuple[str, Person | None]]:
         with visit.site.store.reading() as session:
@@ -98,7 +98,7 @@ def _author(visit: Visit, hand_in_id: int) -> tuple[str, Person | None]:
 
 
 def display_name(visit: Visit, hand_in_id: int) -> str:
-    """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
+    """Return the name of a hand-in for the visitor."""
     if (name := visible_ladder(visit).names.get(hand_in_id)) is not None:
         return name
     name, person = _author(visit, hand_in_id)
@@ -160,7 +160,7 @@ def entry(visit: Visit) -> Response:
 
 
 def match(visit: Visit) -> Response:
-    """Replay the games of a pairing that were kept."""
+    """Replay the stored games of a pairing."""
     from multigrid_rl.competition.cup_folder import Pairing  # noqa: PLC0415 - with these comes torch
     from multigrid_rl.show import replay, video  # noqa: PLC0415
     from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
@@ -174,7 +174,7 @@ def match(visit: Visit) -> Response:
     records = []
     for record in pairing.kept:
         players = {seat: names.get(name, name) for seat, name in record.players.items()}
-        # What a program thinks is its author's alone.
+        # Only its author sees the notes of a program.
         notes = {seat: said for seat, said in record.notes.items() if record.players[seat] in own_names}
         records.append(record.model_copy(update={"players": players, "notes": notes}))
     shown_games = replay.replays(records)
@@ -187,16 +187,16 @@ def match(visit: Visit) -> Response:
     )  # fmt: skip
 
 
-# --- one's own
+# --- hand-ins
 
 
 def mine(visit: Visit) -> Response:
-    """Show one's own hand-ins, and where to hand in."""
+    """Show the visitor's hand-ins, and forms to hand in."""
     return _hand_ins(visit, visit.user, "My hand-ins")
 
 
 def student(visit: Visit) -> Response:
-    """Show the hand-ins of somebody."""
+    """Show the hand-ins of a student."""
     person = visit.found(Person)
     return _hand_ins(visit, person, person.name)
 
@@ -208,31 +208,31 @@ def _hand_ins(visit: Visit, person: Person, title: str) -> Response:
     missed = {hand_in.id: course.missed(hand_in.at, code) for hand_in, _, _ in rows}
     counts_for: dict[int, list[str]] = {}
     for deadline in course.deadlines:
-        found = result_for_deadline(rows, course, deadline, code)
+        found = deadline_result(rows, course, deadline, code)
         if found.counting is not None:
             counts_for.setdefault(found.counting[0].id, []).append(deadline.name)
     return visit.page(
         "mine.html", title, who=person, team=store.team(person.id).name, rows=rows, missed=missed, stands=counts_for,
         left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=visit.site.url,
-        due=[(deadline, course.end(deadline, code)) for deadline in course.deadlines], late=course.late, penalty=course.penalty,
+        due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
         frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(visit, person.id),
         graded={hand_in.id for hand_in, _, grade in rows if grade and _may_read_points(visit, hand_in, code)},
     )  # fmt: skip
 
 
 def _on_ladder(visit: Visit, person_id: int) -> int:
-    """Return which hand-in of somebody, or of the team, stands on the ladder; 0: none that who asks may see."""
+    """Return the hand-in of a person or team on the ladder; 0: none that the visitor may see."""
     team_ids = visit.site.store.team(person_id).ids
     return next((row.hand_in.id for row in visible_ladder(visit).rows if row.hand_in.person_id in team_ids), 0)
 
 
 def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
-    """Return whether who asks may read the points of a hand-in by now."""
+    """Return whether the visitor may read the points of a hand-in now."""
     return visit.teaches or visit.site.store.course.points_shown(row.at, visit.site.store.now(), code)
 
 
 def _readable_hand_in(visit: Visit) -> tuple[HandIn, str]:
-    """Return the hand-in that is asked for, and its author's id. Raises ``HTTPException`` 404: another's."""
+    """Return the requested hand-in, and its author's id. Raises ``HTTPException`` 404: another team's."""
     row = visit.found(HandIn)
     if not (visit.teaches or visit.in_same_team(row.person_id)):
         raise HTTPException(404)
@@ -241,17 +241,17 @@ def _readable_hand_in(visit: Visit) -> tuple[HandIn, str]:
 
 
 def files(visit: Visit) -> Response:
-    """Send what was handed in, as a zip file."""
+    """Send the uploaded files, as a zip file."""
     row, _ = _readable_hand_in(visit)
     upload = next(iter(visit.site.store.upload_folder(row.id).glob("*")), None)
-    if upload is None:  # an anchor's, or a forgotten one's
+    if upload is None:  # of an anchor or a forgotten person
         raise HTTPException(404)
     name = {"content-disposition": f'attachment; filename="hand-in-{row.id}.zip"', "content-type": "application/zip"}
     return FileResponse(upload, headers=name) if upload.is_file() else Response(as_zip(upload), headers=name)
 
 
 def hand_in(visit: Visit) -> Response:
-    """Show where a hand-in stands, as a page, JSON, or a part of the page where that has changed."""
+    """Show the state of a hand-in, as a page, JSON, or the changed part of the page."""
     row, code = _readable_hand_in(visit)
     rating, grade = visit.site.store.get(Rating, row.id), visit.site.store.get(Grade, row.id)
     grade = grade if _may_read_points(visit, row, code) else None
@@ -280,16 +280,16 @@ def hand_in(visit: Visit) -> Response:
 
 
 def enter_page(visit: Visit) -> Response:
-    """Ask whether to sign in: a page that only looks at the link changes nothing."""
+    """Show a button to sign in: only opening the link, as programs do, changes nothing."""
     token = visit.request.path_params["token"]
-    if (person := visit.site.whose("link", token)) is None:
+    if (person := visit.site.person_of("link", token)) is None:
         raise HTTPException(401)
     return visit.page("enter.html", f"Sign in to {visit.site.store.course.title}", token=token, name=person.name)
 
 
 def enter(visit: Visit) -> Response:
     """Sign a browser in."""
-    if (person := visit.site.whose("link", str(visit.form.get("token", "")))) is None:
+    if (person := visit.site.person_of("link", str(visit.form.get("token", "")))) is None:
         raise HTTPException(401)
     session = visit.site.signer.issue("session", person.id, person.token_version)
     answer = RedirectResponse("/mine", 303)
@@ -298,7 +298,7 @@ def enter(visit: Visit) -> Response:
 
 
 def leave(visit: Visit) -> Response:
-    """Sign out here, or everywhere: of all links, tokens and browsers."""
+    """Sign out here, or everywhere: revoke all links, tokens and sessions."""
     if visit.form.get("everywhere"):
         visit.site.store.revoke(visit.user.id)
     answer = RedirectResponse("/", 303)
@@ -313,13 +313,13 @@ def token(visit: Visit) -> Response:
 
 
 def privacy(visit: Visit) -> Response:
-    """Show what is kept, and where to ask to be forgotten."""
+    """Show which data is stored, and a form to be forgotten."""
     due = visit.site.store.to_forget().get(visit.person.id) if visit.person else None
     return visit.page("privacy.html", "What is kept, and for how long", due=due)
 
 
 def forget(visit: Visit) -> Response:
-    """Let who asks be forgotten in a week."""
+    """Schedule the forgetting of the visitor in a week."""
     sure = str(visit.form.get("sure", ""))
     if sure.strip().lower() != "forget me":
         raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
@@ -328,8 +328,8 @@ def forget(visit: Visit) -> Response:
 
 
 def keep(visit: Visit) -> Response:
-    """Let who asks not be forgotten after all."""
-    visit.site.store.keep(visit.user.id, visit.user.id)
+    """Cancel the forgetting of the visitor."""
+    visit.site.store.cancel_forgetting(visit.user.id, visit.user.id)
     return RedirectResponse("/privacy#forget", 303)
 
 
@@ -337,13 +337,13 @@ def keep(visit: Visit) -> Response:
 
 
 def health(visit: Visit) -> Response:
-    """Say whether the server works: 503 where its store does not answer or hand-ins are overdue."""
+    """Answer whether the server works: 503 where jobs wait for more than two minutes."""
     found = visit.site.store.health()
     is_late = found.get("oldest_job_s", 0) > 120
     return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 
-#: Everything that students see.
+#: Pages of students and of everybody.
 PAGES = [
     Page("/", ladder, cached=True),
     Page("/entry/{id}", entry),

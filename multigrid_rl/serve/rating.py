@@ -1,8 +1,8 @@
-"""From all games to the ladder: Bradley-Terry with fixed anchors, free of the order in which games were played. Pure.
+"""From all games to the ladder: Bradley-Terry with fixed anchors, in whatever order games were played. Pure.
 
-The same model as a cup's (``competition.standings``), but for two things. Anchors are rated by the games among them
-alone, and keep their ratings: a ladder that grows does not drift. And intervals are not from a bootstrap but from its
-limit, the sandwich estimate that keeps games of one number together (https://doi.org/10.2307/1912526), for all at once.
+The model of a cup (``competition.standings``) with two differences. Anchors are rated by the games among them alone,
+and keep their ratings: a growing ladder does not drift. Intervals are not from a bootstrap but from its limit, the
+sandwich estimate with games of one number as a cluster (https://doi.org/10.2307/1912526).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _BY_CODE, _COUNTS = (
 
 
 class PairingResult(NamedTuple):
-    """What ratings need of a pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
+    """The result of a pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
 
     red: int
     blue: int
@@ -34,7 +34,7 @@ class PairingResult(NamedTuple):
 
     @classmethod
     def of(cls, red: int, blue: int, pairing: Mapping[str, Any], *, by_wins: bool = True) -> "PairingResult":
-        """Return what ratings need of a cup's ``Pairing`` in JSON; ``rated``: somebody wins."""
+        """Return the result of a cup's ``Pairing`` in JSON; ``by_wins``: games are won or lost."""
         returns = () if by_wins else (pairing["return_red"], pairing["return_blue"])
         return cls(red, blue, pairing.get("side", ""), pairing["outcomes"], *returns)
 
@@ -48,13 +48,14 @@ class RatingInterval(NamedTuple):
     games: int
 
 
-def compute_ratings(
-    results: Iterable[PairingResult], anchors: Sequence[int], *, by_wins: bool = True
-) -> dict[int, RatingInterval]:
-    """Return the rating of everybody who has played, by id, from all pairings in any order; to two decimals.
+Ratings = dict[int, RatingInterval]  # by the id of a hand-in
 
-    ``anchors`` are rated by the games among them alone. Where nobody is ``rated`` by wins, mean returns against the
-    anchors, or alone, are the rating.
+
+def compute_ratings(results: Iterable[PairingResult], anchors: Sequence[int], *, by_wins: bool = True) -> Ratings:
+    """Return the ratings of all players, by id, from all pairings in any order; to two decimals.
+
+    ``anchors`` are rated by the games among them alone. Without ``by_wins`` a rating is the mean return against the
+    anchors, or alone.
     """
     results = sorted(results, key=lambda result: (result.red, result.blue, result.side))
     if not by_wins:
@@ -65,7 +66,7 @@ def compute_ratings(
     if strengths:
         shift = float(np.mean([*strengths.values()]))
         fixed = {name: value - shift for name, value in strengths.items()}
-        # Against the first one all others are measured: it has games, and no interval.
+        # The first anchor is the reference of all others: it has games, and no interval.
         played = sum(len(result.outcomes) for result in anchor_results if anchors[0] in (result.red, result.blue))
         ratings = {name: _on_scale(value, *rows.get(name, (0.0, played))) for name, value in fixed.items()}
     strengths, rows = _fit([result for result in results if not {result.red, result.blue} <= fixed.keys()], fixed)
@@ -78,17 +79,15 @@ def _on_scale(strength: float, half_width: float, games: int) -> RatingInterval:
     return RatingInterval(value, low, high, games)
 
 
-def _fit(
-    results: list[PairingResult], fixed: dict[int, float]
-) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
-    """Fit strengths (natural logarithms of odds) of all but ``fixed``; and of those half an interval, and games."""
-    names = sorted({name for result in results for name in (result.red, result.blue)} | fixed.keys())
+def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
+    """Fit the strengths (natural logarithms of odds) of all but ``fixed``; with half an interval and games of each."""
+    names = sorted({name for result in played for name in (result.red, result.blue)} | fixed.keys())
     index = {name: k for k, name in enumerate(names)}
     strength = np.array([fixed.get(name, 0.0) for name in names])
     free = np.array([k for k, name in enumerate(names) if name not in fixed], np.intp)
-    if not len(free) or not results:
-        return fixed if not results else dict(zip(names, strength.tolist(), strict=True)), {}
-    pairs, points, games = _pairs_of(results, index)
+    if not len(free) or not played:
+        return fixed if not played else dict(zip(names, strength.tolist(), strict=True)), {}
+    pairs, points, games = _pairs_of(played, index)
     strength = strengths(pairs, strength, free)
     half_width = _half_widths(pairs, points, games, strength, free)
     count = np.zeros(len(names), np.int64)
@@ -99,7 +98,7 @@ def _fit(
 
 
 def _pairs_of(results: list[PairingResult], index: dict[int, int]) -> tuple[Pairs, Array, Array]:
-    """Return what was played by pair, and points of the first one and games by pair and game number (pairs, G)."""
+    """Return the pairs, and by pair and game number (pairs, G) the points of the first one, and games."""
     longest = max(len(result.outcomes) for result in results)
     keys = sorted({tuple(sorted((index[result.red], index[result.blue]))) for result in results})
     row = {key: k for k, key in enumerate(keys)}
@@ -115,10 +114,10 @@ def _pairs_of(results: list[PairingResult], index: dict[int, int]) -> tuple[Pair
 
 
 def _half_widths(pairs: Pairs, points: Array, games: Array, strength: Array, free: NDArray[np.intp]) -> Array:
-    """Return half the 95 % interval of the strengths of ``free``.
+    """Return half the 95 % intervals of the strengths of ``free``.
 
-    All games of one number, whose boards are the same, are one observation, and so is each added draw: who won
-    everything has an interval, too.
+    All games of one number, which have the same board, are one observation, and so is each added draw: a player that
+    won everything has an interval, too.
     """
     share = pairs.share(strength)
     surplus = points - games * share[:, None]
@@ -138,7 +137,7 @@ def _half_widths(pairs: Pairs, points: Array, games: Array, strength: Array, fre
 
 
 def _mean_returns(results: list[PairingResult], anchors: set[int]) -> dict[int, RatingInterval]:
-    """Return means of returns against ``others``; a forfeited game counts as the worst one of anybody in that role."""
+    """Return mean returns against ``anchors``; a forfeited game counts as the worst one of any player in that role."""
     rows_by_player: dict[int, list[tuple[str, str, Sequence[float]]]] = {}
     worst: dict[str, float] = {}
     for red, blue, side, outcomes, return_red, return_blue in results:
@@ -156,6 +155,6 @@ def _mean_returns(results: list[PairingResult], anchors: set[int]) -> dict[int, 
             values = zip(outcomes, returns, strict=True)
             table[k, : len(returns)] = [value if letter in _PLAYED else worst_return for letter, value in values]
         value, low, high = interval_of(np.nanmean(table, axis=0))
-        low, high = (value, value) if np.isnan(low) else (low, high)  # of a single game number nothing is known
+        low, high = (value, value) if np.isnan(low) else (low, high)  # a single game number gives no interval
         ratings[player] = RatingInterval(round(value, 6), round(low, 6), round(high, 6), int(np.isfinite(table).sum()))
     return ratings

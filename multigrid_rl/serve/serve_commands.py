@@ -47,18 +47,18 @@ _HELP = "course.yaml, perhaps behind an action: " + "; ".join(
     f"{name}: {does}" for name, does in _ACTIONS.items() if does
 )
 
-#: Where a token is looked for: the whole content of a file, as its page gives it.
+#: File with the token, and nothing else.
 TOKEN = Path("~/.config/multigrid-rl/token")
-#: Bytes that are sent at once: what a broken connection costs.
+#: Bytes of one piece: at most these are sent again after a broken connection.
 _PIECE = 1_000_000
-#: Seconds after which a request that got no answer is made again; then it is given up.
+#: Seconds of waiting before each further try of a request without an answer.
 _AGAIN_S = (1.0, 2.0, 5.0, 10.0, 20.0)
 _TIMEOUT_S = 30.0
-#: Answers that ask for another try: too often, or a server that starts.
+#: Statuses after which a request is tried again: too many requests, or a starting server.
 _RETRY_STATUSES = (429, 502, 503, 504)
-#: Hosts to which a token may go in the clear.
+#: Hosts to which a token may be sent without encryption.
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-#: A file's date in an archive: the same folder is the same archive, so that a broken one is found again.
+#: Date of all files in an archive: the same folder gives the same archive, so that its upload resumes.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -86,7 +86,7 @@ def serve(
     trusted: Trusted = False,
 ) -> None:
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
-    # Before numpy is loaded: of a dozen processes on the same cores each would wait for its own threads.
+    # Before numpy is loaded: the threads of a dozen processes would compete for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from multigrid_rl.serve.supervisor import place_of, start
 
@@ -139,17 +139,14 @@ def inspect(
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token goes to the server that was named, and to no other."""
+    """Follows no redirect: a token goes to the named server only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class CourseClient:
-    """A class server, at the address of its first page, as the student sees it whose token this is.
-
-    Raises ``ConfigError``: an address to which a token should not go.
-    """
+    """Client of a class server, with a student's token. Raises ``ConfigError``: an address without encryption."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -159,7 +156,7 @@ class CourseClient:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def request(self, path: str, data: bytes | None = None, **headers: str) -> dict[str, Any]:
-        """Return the answer to GET, or to PUT of ``data``, of which a broken connection is tried again.
+        """Return the answer to GET, or to PUT of ``data``; after a broken connection the request is tried again.
 
         Raises ``ConfigError``: the server refuses, with its reason; ``RunError``: it does not answer.
         """
@@ -184,7 +181,7 @@ class CourseClient:
         raise AssertionError
 
     def send(self, archive: bytes, name: str = "upload.zip") -> str:
-        """Send an archive, from where an earlier try broke off; returns the number of the hand-in."""
+        """Send an archive, after the pieces of an earlier try; returns the number of the hand-in."""
         name = name.encode("ascii", "replace").decode()
         place = f"/parts/{hashlib.sha256(archive).hexdigest()}"
         answer = self.request(place)
@@ -220,7 +217,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
 def as_zip(path: Path) -> bytes:
     """Return a folder as a zip file, the same for the same files, or a zip file as it is.
 
-    Raises ``PlayerError``: what no hand-in may have, such as a link.
+    Raises ``PlayerError``: content that no hand-in may have, such as a link.
     """
     if path.is_file():
         return path.read_bytes()
@@ -257,14 +254,12 @@ def submit(
     last_log = ""
     for hand_in in course.follow(number) if wait else ():
         log = str(hand_in.get("log") or "")
-        for line in filter(
-            None, (hand_in["state"], hand_in.get("reason"), *(log.splitlines() if log != last_log else ()))
-        ):
+        log_lines = log.splitlines() if log != last_log else ()
+        for line in filter(None, (hand_in["state"], hand_in.get("reason"), *log_lines)):
             typer.echo(printable(line))
         last_log = log
         if hand_in["state"] == "refused":
             raise typer.Exit(1)
         if hand_in.get("rating") is not None:
-            typer.echo(
-                "rating {} ({} to {}, 95%)".format(*map(rounded, (hand_in["rating"], hand_in["low"], hand_in["high"])))
-            )
+            numbers = map(rounded, (hand_in["rating"], hand_in["low"], hand_in["high"]))
+            typer.echo("rating {} ({} to {}, 95%)".format(*numbers))

@@ -1,7 +1,6 @@
-"""What a class server knows: people, hand-ins, jobs, games, ratings. Every change is one transaction.
+"""Data of a class server: people, hand-ins, jobs, games, ratings. Every change is one transaction.
 
-The pages and the workers meet here alone. What workers need is in :class:`multigrid_rl.serve.queue.Queue`, which is
-built upon this.
+Pages and workers share nothing else. :class:`multigrid_rl.serve.queue.Queue`, a subclass, has the methods of workers.
 """
 
 import json
@@ -26,21 +25,21 @@ from multigrid_rl.text import expected, printable
 
 #: Seconds in which a state should be over; the pages show what is overdue.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
-#: Whose workers do a job: networks, programs, what takes long.
+#: Lanes of jobs, each with its workers: networks, programs, slow jobs.
 LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
-#: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
+#: Priorities: games of anchors; checks, first games and ratings; further games; slow jobs.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 FROZEN = "frozen"
-#: What happens to hand-ins that are not on the ladder yet, which changes no page that is kept.
+#: Events of hand-ins that are not on the ladder yet; they change no cached page.
 _UNLISTED_EVENTS = ("checking", "placing", "played", "fault")
-#: Pairings that are read at once.
+#: Pairings of one query.
 _BATCH_SIZE = 100
 #: A table's row.
 TableRow = TypeVar("TableRow")
 
 
 class RefusedError(ValueError):
-    """A hand-in that is not taken; the message is one line for who handed it in."""
+    """A hand-in that is not taken; the message is one line for its author."""
 
 
 class Row(NamedTuple):
@@ -57,22 +56,22 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What everybody may read."""
+        """The public name."""
         return self.hand_in.name if self.person is None else self.team or self.person.pseudonym
 
     @property
     def name(self) -> str:
-        """What instructors read."""
+        """The name that instructors see."""
         return self.title if self.person is None else self.team or self.person.name
 
     @property
     def plays(self) -> bool:
-        """Whether it is a hand-in whose files are there: its author did not ask to be forgotten."""
+        """Whether it is a hand-in with files: its author is not forgotten."""
         return self.person is not None and not self.person.forgotten
 
 
 class GameSummary(NamedTuple):
-    """What is shown of a pairing."""
+    """A pairing as pages show it."""
 
     id: int
     red_id: int
@@ -82,7 +81,7 @@ class GameSummary(NamedTuple):
 
 
 class Team(NamedTuple):
-    """Who hands in together; who has no team is alone, without a name."""
+    """People who hand in together; a person without a team is one of its own, without a name."""
 
     name: str
     ids: list[int]
@@ -93,18 +92,18 @@ HandInResult = tuple[HandIn, Rating | None, Grade | None]
 
 
 class DeadlineResult(NamedTuple):
-    """What counts for a deadline, and what came after it."""
+    """The hand-in that counts for a deadline, and the late one."""
 
     counting: HandInResult | None
     late: HandInResult | None  # it may be the one that counts
-    days_late: int  # by which that one is late
-    points: float | None  # of the one that counts, without the penalty; ``None``: it was not graded
+    days_late: int  # of the late one
+    points: float | None  # of the one that counts, after the penalty; ``None``: it was not graded
 
 
 class Store:
-    """People, hand-ins, games and ratings of one course, in a database whose tables are there (:func:`make_tables`).
+    """People, hand-ins, games and ratings of one course, in a database with tables (:func:`make_tables`).
 
-    In ``home`` lie ``uploads/ID`` as handed in and ``entries/hID`` as checked; ``now`` is in seconds since 1970.
+    ``home`` has the folders ``uploads/ID`` (as handed in) and ``entries/hID`` (checked); ``now`` is seconds since 1970.
     """
 
     #: Each entry plays alone: set from the game.
@@ -112,9 +111,9 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
-        self._outcomes: dict[int, GameSummary] = {}  # games never change, and are read once
+        self._outcomes: dict[int, GameSummary] = {}  # games never change and are read once
         self.engine = engine_of(url)
-        #: Makes sessions that see one state of everything; what one returns may be read afterwards.
+        #: Makes sessions, each with one snapshot of the database; their rows can be read after their end.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
         self._writes, self._durable_writes = (
             sessionmaker(self.engine.execution_options(writes=mode), expire_on_commit=False)
@@ -122,7 +121,7 @@ class Store:
         )
 
     def writing(self, *, durable: bool = False) -> AbstractContextManager[Session]:
-        """Return a session whose changes all happen when its block ends well, or none; ``durable``: onto the disk."""
+        """Return a session whose block is one transaction; ``durable``: it survives a power cut."""
         return (self._durable_writes if durable else self._writes).begin()
 
     def get(self, table: type[TableRow], number: int) -> TableRow | None:
@@ -138,7 +137,7 @@ class Store:
     def add_job(
         self, session: Session, kind: str, hand_in: int = 0, other: int = 0, *, lane: str = SLOW, priority: int = LATER
     ) -> None:
-        """Let something be done, unless it is to be done already."""
+        """Add a job, unless the queue has it already."""
         key = {"kind": kind, "hand_in_id": hand_in, "other_id": other}
         if session.scalar(select(Job).filter_by(**key)) is None:
             session.add(Job(**key, lane=lane, priority=priority, at=self.now()))
@@ -156,14 +155,14 @@ class Store:
             return "" if found is None else found.value
 
     def freeze(self, frozen: bool, by: int = 0) -> bool:
-        """Take no more hand-ins, or take them again, and return which; ``by``: a person."""
+        """Refuse hand-ins, or take them again, and return which; ``by``: the id of a person."""
         with self.writing() as session:
             session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
             self.add_event(session, "setting", FROZEN, person=by)
         return frozen
 
     def begin(self) -> None:
-        """Make rows for the anchors and let them meet each other, unless that was done before."""
+        """Make rows and jobs for the anchors and their games, unless there are some."""
         now = self.now()
         values = {"at": now, "state": "placing", "state_at": now, "deadline": now + STATE_S["placing"], "counts": False}
         with self.writing() as session:
@@ -193,10 +192,10 @@ class Store:
     # --- handing in
 
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
-        """Take somebody's folder or zip file, which is copied; nothing in it is looked at here.
+        """Copy a person's folder or zip file, without reading it, and add a job that checks it.
 
-        ``name`` is what it is called there, the path's own by default. Raises ``RefusedError``: no such person, no
-        quota left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
+        ``name`` is its name at home, by default that of the path. Raises ``RefusedError``: no such person, no quota
+        left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
         temporary = self.home / "uploads" / f".{secrets.token_hex(8)}"
@@ -204,11 +203,9 @@ class Store:
             if upload.is_dir():
                 write_parts(read_parts(upload), temporary / "folder")
             else:
-                max_mb = self.course.quota.megabytes
-                if upload.stat().st_size > max_mb * 1e6:
-                    raise RefusedError(
-                        expected(name, f"at most {max_mb:g} MB", f"{upload.stat().st_size / 1e6:.1f} MB")
-                    )
+                max_mb, size = self.course.quota.megabytes, upload.stat().st_size
+                if size > max_mb * 1e6:
+                    raise RefusedError(expected(name, f"at most {max_mb:g} MB", f"{size / 1e6:.1f} MB"))
                 temporary.mkdir(parents=True)
                 shutil.copyfile(upload, temporary / "upload.zip")
             for path in temporary.rglob("*"):
@@ -253,11 +250,11 @@ class Store:
         self.add_event(session, state, reason, hand_in=row.id, person=row.person_id or 0)
 
     def upload_folder(self, hand_in_id: int) -> Path:
-        """Return where something lies as it was handed in: ``upload.zip`` or ``folder`` in it."""
+        """Return the folder of a hand-in as uploaded: ``upload.zip`` or ``folder`` in it."""
         return self.home / "uploads" / str(hand_in_id)
 
     def entry_folder(self, hand_in_id: int) -> Path:
-        """Return where something lies as it plays, once it was checked."""
+        """Return the folder of a checked hand-in, as it plays."""
         return self.home / "entries" / f"h{hand_in_id}"
 
     # --- what pages show
@@ -267,7 +264,7 @@ class Store:
         return [result for result, _ in self._results(HandIn.person_id.in_(self.team(person_id).ids))]
 
     def _results(self, *conditions: Any, without: Sequence[Any] = ()) -> list[tuple[HandInResult, Person | None]]:
-        """Return hand-ins with rating, grade and author, the newest first; without the columns ``but``."""
+        """Return hand-ins with rating, grade and author, the newest first; columns ``without`` are not loaded."""
         query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
         query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
         with self.reading() as session:
@@ -275,12 +272,9 @@ class Store:
             return [((row, rating, grade), person) for row, rating, grade, person in found]
 
     def ladder(self) -> list[Row]:
-        """Return the ladder, the best first: of everybody the hand-in that counts, and the anchors.
-
-        Where nothing was on time for the last deadline, what was late stands there.
-        """
+        """Return the ladder, the best first: anchors, and each author's hand-in that counts, else the late one."""
         by_author: dict[int, list[tuple[HandInResult, Person | None]]] = {}
-        # Not who has met some anchors alone.
+        # Hand-ins that still play their first games are left out.
         on_ladder = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
         for result, person in self._results(*on_ladder, without=(HandIn.log, Grade.result, Grade.feedback)):
             first = -result[0].id if person is None else self.team(person.id).ids[0]
@@ -288,9 +282,8 @@ class Store:
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
         for results in by_author.values():
             author = results[0][1]
-            found = result_for_deadline(
-                [result for result, _ in results], self.course, last, author.code if author else ""
-            )
+            code = author.code if author else ""
+            found = deadline_result([result for result, _ in results], self.course, last, code)
             hand_in, rating, _ = found.counting or found.late or results[0][0]
             if rating is not None:
                 author = next(person for result, person in results if result[0] is hand_in)
@@ -315,35 +308,34 @@ class Store:
 
     @staticmethod
     def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
-        """Yield number, both sides and the games of pairings: some at once, as with what is kept they are large."""
+        """Yield number, both sides and the games of pairings: in batches, since stored games are large."""
         games = select(StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing)
         for k in range(0, len(ids), _BATCH_SIZE):
-            for number, red, blue, pairing in session.execute(
-                games.where(StoredPairing.id.in_(ids[k : k + _BATCH_SIZE]))
-            ):
+            batch = StoredPairing.id.in_(ids[k : k + _BATCH_SIZE])
+            for number, red, blue, pairing in session.execute(games.where(batch)):
                 yield number, red, blue, json.loads(pairing)
 
     def version(self) -> int:
-        """Return a number that grows with every change that a kept page shows."""
+        """Return a number that grows with every change of a cached page."""
         with self.reading() as session:
             return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNLISTED_EVENTS))) or 0
 
 
-def result_for_deadline(
-    hand_ins: list[HandInResult], course: Course, deadline: Deadline | None, code: str
+def deadline_result(
+    results: list[HandInResult], course: Course, deadline: Deadline | None, code: str
 ) -> DeadlineResult:
-    """Return which hand-in of the student with this id counts: of those that are rated the last, or the best, on time.
+    """Return the hand-in of the student with this id that counts: the last, or the best, rated one on time.
 
-    Of those that are late the same way one is chosen, which counts where the course's ``late`` says so.
+    The late one is chosen in the same way; it counts where the course's ``late`` says so.
     """
 
     def sort_key(result: HandInResult) -> tuple[bool, float, int]:
         is_rated = result[0].state == "rated" and result[1] is not None
         return is_rated, result[1].rating if result[1] and is_rated and course.counts == "best" else 0.0, result[0].id
 
-    days = {result[0].id: course.late_days(result[0].at, deadline, code) if deadline else 0 for result in hand_ins}
-    on_time = max((result for result in hand_ins if not days[result[0].id]), key=sort_key, default=None)
-    late = max((result for result in hand_ins if days[result[0].id]), key=sort_key, default=None)
+    days = {result[0].id: course.late_days(result[0].at, deadline, code) if deadline else 0 for result in results}
+    on_time = max((result for result in results if not days[result[0].id]), key=sort_key, default=None)
+    late = max((result for result in results if days[result[0].id]), key=sort_key, default=None)
     days_late = days[late[0].id] if late else 0
     points = on_time[2].points if on_time and on_time[2] else None
     if late and late[2] and course.late == "penalty":
@@ -354,7 +346,7 @@ def result_for_deadline(
 
 
 def visible_rows(rows: list[Row], person_ids: Container[int], course: Course) -> list[Row]:
-    """Return what a student, or a team, sees of the ladder: the top, the anchors, their own row, and some above."""
+    """Return the rows of the ladder that a student or team sees: the top, the anchors, its own, and some above."""
     ranked = [row for row in rows if row.person is not None]
     position = next((k for k, row in enumerate(ranked) if row.hand_in.person_id in person_ids), None)
     near = [] if position is None else ranked[max(position - course.public.above, 0) : position + 1]

@@ -1,4 +1,4 @@
-"""What comes in: a zip file or a folder by form, or a zip file in pieces. It is stored, not looked into."""
+"""Uploads: a zip file or a folder by form, or a zip file in pieces. They are stored, not read."""
 
 import hashlib
 import re
@@ -39,7 +39,7 @@ def take(visit: Visit) -> Response:
 
 
 def _incoming(visit: Visit) -> Path:
-    """Return where the pieces of one's upload come together: one at a time, so that nobody fills the disk."""
+    """Return the file that joins the pieces of a person's upload: one upload at a time, to bound the disk space."""
     name = visit.request.path_params["sha256"]
     if not re.fullmatch("[0-9a-f]{64}", name):
         raise HTTPException(404)
@@ -52,13 +52,13 @@ def _incoming(visit: Visit) -> Path:
 
 
 def received(visit: Visit) -> Response:
-    """Say how much of an upload has come."""
+    """Answer with the bytes of an upload so far."""
     part = _incoming(visit)
     return JSONResponse({"received": part.stat().st_size if part.exists() else 0})
 
 
 def piece(visit: Visit) -> Response:
-    """Take a piece of an upload where the last one ended; hand in when it is whole."""
+    """Take a piece of an upload after the last one; hand in when it is complete."""
     part, max_bytes = _incoming(visit), int(visit.site.store.course.quota.megabytes * 1e6)
     start, end, total = _range(visit.request.headers.get("content-range", ""))
     if total > max_bytes:
@@ -85,7 +85,7 @@ def piece(visit: Visit) -> Response:
 
 
 def _range(text: str) -> tuple[int, int, int]:
-    """Return begin, end and whole of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
+    """Return start, end and total of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
     if found := re.fullmatch("bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})", text):
         start, end, total = map(int, found.groups())
         if start <= end < total:
@@ -93,7 +93,7 @@ def _range(text: str) -> tuple[int, int, int]:
     raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
 
 
-#: Where files come in.
+#: Paths of uploads.
 PAGES = [
     Page("/hand-in", take, "student", "POST", "upload", sends=True),
     Page("/parts/{sha256}", received, "student"),

@@ -1,4 +1,4 @@
-"""A worker: takes jobs, plays, and writes down what was found. It may be killed at any moment."""
+"""A worker: takes jobs, plays, and stores results. It may be killed at any moment."""
 
 import os
 import signal
@@ -24,19 +24,19 @@ from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
 
-#: Seconds between two looks for a job, for a game that nobody has asked for, and for who is to be forgotten by now.
+#: Seconds between two looks for a job, for a further game, and for people to forget.
 _POLL_S, _SUGGEST_S, _PURGE_S = 0.1, 1.0, 60.0
-#: Seconds after which a worker that is still at a job is killed; of a pair what programs may take is added.
+#: Seconds after which the worker of a job is killed; the time limits of programs are added.
 _MOST_S = {"check": 60.0, "pair": 120.0, "rate": 300.0, "grade": 1800.0, "copies": 600.0, "appeal": 600.0}
-#: What the server is to blame for: the disk, the database, the machine, a rubric, files that it has kept.
-_OURS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
+#: Faults of the server: disk, database, machine, rubric, stored files.
+_SERVER_FAULTS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, ConfigError)
 
 
 class Worker:
-    """Does jobs of some lanes of a queue, which a judge plays; ``name`` is another one for each process.
+    """Does jobs of some lanes of a queue, which a judge plays; ``name`` is unique to the process.
 
-    The way of a hand-in: ``upload`` stores it and wants a ``check``; what passes gets a ``pair`` for each anchor; after
-    the last of them a ``rate`` puts it on the ladder, and wants ``copies`` and a ``grade``.
+    The jobs of a hand-in: an upload adds a ``check``, which adds a ``pair`` for each anchor; after the last of them a
+    ``rate`` puts it on the ladder, and adds ``copies`` and a ``grade``.
     """
 
     def __init__(self, queue: Queue, judge: Judge, name: str, lanes: tuple[str, ...]) -> None:
@@ -48,7 +48,7 @@ class Worker:
         }  # fmt: skip
 
     def run(self, until: Callable[[], bool] = lambda: False, after: Callable[[], bool] = lambda: False) -> None:
-        """Do jobs until it is said to end, which ``until`` says at any time and ``after`` when a job is done."""
+        """Do jobs until ``until``, asked before each, or ``after``, asked after each, returns true."""
         looked_at = purged_at = 0.0
         while not until():
             try:
@@ -80,7 +80,7 @@ class Worker:
                 problem = None
             except LostLeaseError as error:
                 problem = str(error)
-            except _OURS as error:
+            except _SERVER_FAULTS as error:
                 problem = one_line(error)[:300]
                 with suppress(SQLAlchemyError):  # then its lease ends by itself
                     self.queue.put_back(job, printable(problem))
@@ -89,12 +89,12 @@ class Worker:
         return True
 
     def _programs_s(self, job: Job) -> float:
-        """Return the seconds that programs may keep a job waiting, beside the usual ones."""
+        """Return the seconds that programs may keep a job waiting, beyond the usual ones."""
         bounds, sides = self.judge.course.limits, 2 * len(self.judge.config.sides)
         if job.kind == "check":
             return WAITING * (2 * sides * bounds.start_s + CHECK_S)
         if job.kind == "grade":
-            with suppress(*_OURS):  # a rubric that cannot be read is what the job will say
+            with suppress(*_SERVER_FAULTS):  # the job itself reports a rubric that cannot be read
                 examiner = self.judge.examiner  # watched first, at most for two teams, then each side of each exam
                 sides = 2 + sum(len(examiner.rubric.teams_of(exam, examiner.sides)) for exam in examiner.rubric.exams)
                 return WAITING * sides * (examiner.limits.start_s + examiner.limits.total_s)
@@ -134,11 +134,10 @@ class Worker:
     def _rate(self, job: Job) -> None:
         by_wins = self.judge.config.rated
         snapshot = self.queue.snapshot(by_wins=by_wins)
-        anchor_games = [result for result in snapshot.games if {result.red, result.blue} & {*snapshot.anchors}]
+        anchor_games = [game for game in snapshot.games if {game.red, game.blue} & {*snapshot.anchors}]
         by_anchors = compute_ratings(anchor_games, snapshot.anchors, by_wins=by_wins)
-        self.queue.save_ratings(
-            job, snapshot, compute_ratings(snapshot.games, snapshot.anchors, by_wins=by_wins), by_anchors
-        )
+        ratings = compute_ratings(snapshot.games, snapshot.anchors, by_wins=by_wins)
+        self.queue.save_ratings(job, snapshot, ratings, by_anchors)
 
     def _grade(self, job: Job) -> None:
         folder = self.queue.entry_folder(job.hand_in_id)
@@ -147,7 +146,7 @@ class Worker:
 
     def _copies(self, job: Job) -> None:
         hand_in = self._row(job.hand_in_id)
-        # What was handed in again since, too: somebody else may have the old one.
+        # All hand-ins of others, replaced ones too.
         query = select(HandIn).join(Person, Person.id == HandIn.person_id).where(HandIn.state == "rated")
         team_ids = self.queue.team(hand_in.person_id).ids if hand_in.person_id else []
         query = query.where(HandIn.person_id.not_in(team_ids), ~Person.forgotten)

@@ -52,7 +52,7 @@ def test_who_asks_has_a_week_to_take_it_back(handed_in, clock):
     clock.now += FORGET_S - 1
     store.request_forgetting(ada)  # which moves nothing
     assert store.purge() == 0
-    store.keep(ada)
+    store.cancel_forgetting(ada)
     clock.now += FORGET_S
     assert (store.purge(), store.person_by_code("s1").name) == (0, "Ada")
     store.request_forgetting(ada)
