@@ -12,7 +12,7 @@ from sqlalchemy import event
 from multigrid_rl.serve import supervisor
 from multigrid_rl.serve.database import StoredPairing
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.site import _EACH
+from multigrid_rl.serve.site import _MAX_UPLOADS
 from multigrid_rl.serve.worker import Worker
 from sites import Client, course_fixtures, work
 
@@ -23,7 +23,7 @@ def test_one_person_has_few_uploads_in_memory_at_once_and_all_others_theirs(site
     ada, ben = Client(site, "s1"), Client(site, "s2")
     head = "POST /hand-in HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
     head += f"Cookie: session={ada.cookies['session']}\r\nContent-Length: 999\r\n\r\n"
-    slow = [socket.create_connection(("127.0.0.1", ada.port)) for _ in range(_EACH)]
+    slow = [socket.create_connection(("127.0.0.1", ada.port)) for _ in range(_MAX_UPLOADS)]
     try:
         for one in slow:
             one.sendall(head.encode())
