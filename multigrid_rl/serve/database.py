@@ -165,8 +165,7 @@ def engine_of(url: str) -> Engine:
 def _begin(connection: Connection) -> None:
     # A read followed by a write fails where another connection wrote in between (https://sqlite.org/isolation.html).
     writes = connection.get_execution_options().get("writes", "")
-    # A power cut may lose the last results, which are computed again, but no acknowledged hand-in. A killed process
-    # loses neither (https://sqlite.org/pragma.html#pragma_synchronous).
+    # A power cut may lose results, which are computed again, but no hand-in (https://sqlite.org/pragma.html).
     connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

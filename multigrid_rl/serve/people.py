@@ -1,7 +1,7 @@
 """People of a course: roster and pseudonyms, access by tokens, and forgetting.
 
-A pseudonym is a random number. A token contains person, version and expiry time, signed (HMAC-SHA-256) with the
-course's secret. It is valid while the person's ``token_version`` in the store is unchanged; revoking increments that.
+A token contains person, version and expiry time, signed (HMAC-SHA-256) with the course's secret. It is valid while the
+person's ``token_version`` in the store is unchanged; revoking increments that.
 """
 
 import base64
@@ -112,8 +112,9 @@ class People(Store):
             if self._forgotten_code(session, enrolled.code) in known:  # asked to be forgotten, whatever the roster says
                 continue
             if (person := known.get(enrolled.code)) is None:
-                session.add(Person(**enrolled._asdict(), pseudonym=(name := _draw_pseudonym(taken))))
+                name = _draw_pseudonym(taken)
                 taken.add(name)
+                session.add(Person(**enrolled._asdict(), pseudonym=name))
             else:
                 person.name, person.email, person.role = enrolled.name, enrolled.email, enrolled.role
         listed = {enrolled.code for enrolled in roster}

@@ -54,8 +54,7 @@ Ratings = dict[int, RatingInterval]  # by the id of a hand-in
 def compute_ratings(results: Iterable[PairingResult], anchors: Sequence[int], *, by_wins: bool = True) -> Ratings:
     """Return the ratings of all players, by id, from all pairings in any order; to two decimals.
 
-    ``anchors`` are rated by the games among them alone. Without ``by_wins`` a rating is the mean return against the
-    anchors, or alone.
+    ``anchors`` are rated by the games among them alone. Without ``by_wins`` ratings are mean returns against anchors.
     """
     results = sorted(results, key=lambda result: (result.red, result.blue, result.side))
     if not by_wins:
@@ -116,8 +115,7 @@ def _pairs_of(results: list[PairingResult], index: dict[int, int]) -> tuple[Pair
 def _half_widths(pairs: Pairs, points: Array, games: Array, strength: Array, free: NDArray[np.intp]) -> Array:
     """Return half the 95 % intervals of the strengths of ``free``.
 
-    All games of one number, which have the same board, are one observation, and so is each added draw: a player that
-    won everything has an interval, too.
+    All games of one number (one board) are one observation, as is each added draw: perfect players have intervals too.
     """
     share = pairs.share(strength)
     surplus = points - games * share[:, None]

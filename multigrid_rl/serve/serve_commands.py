@@ -1,4 +1,4 @@
-"""The verbs ``serve``, ``inspect`` and ``submit``: a class server, and a hand-in to one from a terminal."""
+"""The commands ``serve``, ``inspect`` and ``submit``: a class server, and a hand-in to one from a terminal."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ _M_ARENA_MAX = -8
 _POLL_S, _GRACE_S = 0.1, 5.0
 #: A child that lived shorter is started again after a doubling wait; the first and the longest wait.
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
-#: Megabytes of private memory above which a worker ends and another one takes over, by its last lane: the slow one
-#: keeps the fingerprints of 300 hand-ins.
+#: Megabytes of private memory above which a worker is replaced, by its last lane (the slow one keeps fingerprints).
 _PRIVATE_MB = {BUNDLE: 24.0, PROGRAM: 24.0, SLOW: 40.0}
 #: Niceness of workers, below the pages, by their last lane.
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}

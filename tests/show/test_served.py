@@ -166,7 +166,7 @@ def test_what_a_person_does_not_see_is_not_sent():
     game = session(seed=4)
     table = play_page.Table(game, lambda: None)
     cells, position = frame_of(table.shown())
-    seen = game.seen().reshape(-1)
+    seen = game.seen_cells().reshape(-1)
     assert not seen.all()
     things = cells[~seen]
     assert set(things.tolist()) <= {c.UNSEEN, c.WALL, c.DOOR_LOCKED, c.DOOR_LOCKED + 1}
