@@ -75,7 +75,7 @@ def freeze(visit: Visit) -> Response:
 
 def appeal(visit: Visit) -> Response:
     """Let a pairing be played again."""
-    visit.site.store.appeal(visit.found(StoredPairing, visit.form).id, visit.user.id)
+    visit.site.store.appeal(visit.row_or_404(StoredPairing, visit.form).id, visit.user.id)
     return RedirectResponse("/desk#events", 303)
 
 
@@ -91,19 +91,19 @@ def again(visit: Visit) -> Response:
 
 def revoke(visit: Visit) -> Response:
     """Revoke a person's links, tokens and sessions."""
-    visit.site.store.revoke(visit.found(Person, visit.form).id)
+    visit.site.store.revoke(visit.row_or_404(Person, visit.form).id)
     return RedirectResponse("/desk#people", 303)
 
 
 def keep(visit: Visit) -> Response:
     """Cancel the forgetting of a person."""
-    visit.site.store.cancel_forgetting(visit.found(Person, visit.form).id, visit.user.id)
+    visit.site.store.cancel_forgetting(visit.row_or_404(Person, visit.form).id, visit.user.id)
     return RedirectResponse("/desk#events", 303)
 
 
 def link(visit: Visit) -> Response:
     """Show a person's link."""
-    person = visit.found(Person, visit.form)
+    person = visit.row_or_404(Person, visit.form)
     return visit.page("link.html", f"Link of {person.name}", link=visit.site.link(person))
 
 
@@ -140,31 +140,32 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             row |= {"late_rating": round(rating.rating, 2)} if rating else {}
             row |= {"late_points": grade.points} if grade else {}
         rows.append(row)
-    rated = [(-one["rating"], one["hand_in"]) for one in rows if "rating" in one]
-    ranks = {number: rank for rank, (_, number) in enumerate(sorted({*rated}), 1)}  # a team has one
-    return [one | ({"rank": ranks[one["hand_in"]]} if "rating" in one else {}) for one in rows]
+    by_rating = [(-row["rating"], row["hand_in"]) for row in rows if "rating" in row]
+    ranks = {number: rank for rank, (_, number) in enumerate(sorted({*by_rating}), 1)}  # a team has one
+    return [row | ({"rank": ranks[row["hand_in"]]} if "rating" in row else {}) for row in rows]
 
 
-def _table(name: str, found: list[dict[str, Any]]) -> str:
-    rows = [{column: safe_cell(one.get(key, "")) for column, key in EXPORTS[name].items()} for one in found]
+def _table(name: str, students: list[dict[str, Any]]) -> str:
+    rows = [{column: safe_cell(each.get(key, "")) for column, key in EXPORTS[name].items()} for each in students]
     for row in rows if name == "ladder.csv" else ():
         row.update({key: round(row[key], 2) for key in _RATING_FIELDS if row[key] != ""})
     if name == "canvas.csv":
-        head = {"Student": "Points Possible", "Ladder": max((one["of"] for one in found if "of" in one), default=0)}
+        possible = max((each["of"] for each in students if "of" in each), default=0)
+        head = {"Student": "Points Possible", "Ladder": possible}
         rows = [dict.fromkeys(EXPORTS[name], "") | head, *rows]
     return csv_text(rows)
 
 
 def gradescope(result: dict[str, Any]) -> dict[str, Any]:
     """Return a student's ``results.json`` (https://gradescope-autograders.readthedocs.io/en/latest/specs/)."""
-    reply = {"score": result.get("points", 0.0), "visibility": "visible", "stdout_visibility": "hidden"}
+    document = {"score": result.get("points", 0.0), "visibility": "visible", "stdout_visibility": "hidden"}
     if "feedback" in result:
-        reply |= {"output": result["feedback"], "output_format": "text"}
+        document |= {"output": result["feedback"], "output_format": "text"}
     if "late_by" in result:
-        reply["extra_data"] = {key: result.get(key) for key in ("late_days", *_LATE_COLUMNS)}
+        document["extra_data"] = {key: result.get(key) for key in ("late_days", *_LATE_COLUMNS)}
     if "rating" in result:
-        reply["leaderboard"] = [{"name": "Rating", "value": round(result["rating"], 2)}]
-    return reply
+        document["leaderboard"] = [{"name": "Rating", "value": round(result["rating"], 2)}]
+    return document
 
 
 def export_table(store: Queue, name: str, deadline: str | None = None) -> bytes:

@@ -148,7 +148,7 @@ def _in_own_team(visit: Visit, hand_in_id: int) -> bool:
 
 def entry(visit: Visit) -> Response:
     """Show one entry: rating, opponents."""
-    hand_in = visit.found(HandIn)
+    hand_in = visit.row_or_404(HandIn)
     if not (visit.teaches or visit.in_same_team(hand_in.person_id) or hand_in.id in visible_ladder(visit).names):
         raise HTTPException(404)
     row = next((each for each in visible_ladder(visit).rows if each.hand_in.id == hand_in.id), None)
@@ -165,7 +165,7 @@ def match(visit: Visit) -> Response:
     from multigrid_rl.show import replay, video  # noqa: PLC0415
     from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
 
-    game = visit.found(StoredPairing)
+    game = visit.row_or_404(StoredPairing)
     if not _may_watch(visit, game):
         raise HTTPException(404)
     names = {f"h{number}": display_name(visit, number) for number in (game.red_id, game.blue_id) if number}
@@ -175,7 +175,7 @@ def match(visit: Visit) -> Response:
     for record in pairing.kept:
         players = {seat: names.get(name, name) for seat, name in record.players.items()}
         # Only its author sees the notes of a program.
-        notes = {seat: said for seat, said in record.notes.items() if record.players[seat] in own_names}
+        notes = {seat: texts for seat, texts in record.notes.items() if record.players[seat] in own_names}
         records.append(record.model_copy(update={"players": players, "notes": notes}))
     shown_games = replay.replays(records)
     films = [video.page_film(GameDrawing(record), record.label) for record in records if not shown_games["data"]]  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ def mine(visit: Visit) -> Response:
 
 def student(visit: Visit) -> Response:
     """Show the hand-ins of a student."""
-    person = visit.found(Person)
+    person = visit.row_or_404(Person)
     return _hand_ins(visit, person, person.name)
 
 
@@ -233,7 +233,7 @@ def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
 
 def _readable_hand_in(visit: Visit) -> tuple[HandIn, str]:
     """Return the requested hand-in, and its author's id. Raises ``HTTPException`` 404: another team's."""
-    row = visit.found(HandIn)
+    row = visit.row_or_404(HandIn)
     if not (visit.teaches or visit.in_same_team(row.person_id)):
         raise HTTPException(404)
     author = visit.site.store.get(Person, row.person_id) if row.person_id else None

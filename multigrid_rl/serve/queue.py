@@ -271,7 +271,7 @@ class Queue(People):
         """Store ratings, and those from games against anchors alone; placed hand-ins are on the ladder from now on."""
 
         def has_new_games(session: Session) -> bool:
-            session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
+            session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `save_pairings`
             return session.scalar(select(func.count(StoredPairing.id))) != len(snapshot.games)
 
         with self.finishing(job, run_again=has_new_games) as session:
@@ -313,10 +313,7 @@ class Queue(People):
     # --- games beyond the first ones
 
     def suggest(self) -> bool:
-        """Add a pairing of the hand-in with the widest interval and its nearest one; returns whether there is one.
-
-        New hand-ins have the widest intervals; each meets as many others as the course says.
-        """
+        """Add a pairing of the hand-in with the widest interval (a new one) and its nearest; returns whether it did."""
         if self.meets_nobody:
             return False
         rows = [row for row in self.ladder() if row.plays]

@@ -173,7 +173,7 @@ class Visit(NamedTuple):
             raise HTTPException(404)
         return int(text)
 
-    def found(self, table: type[TableRow], values: Mapping[str, Any] | None = None) -> TableRow:
+    def row_or_404(self, table: type[TableRow], values: Mapping[str, Any] | None = None) -> TableRow:
         """Return the row whose number is ``id``. Raises ``HTTPException`` 404: there is none."""
         if (row := self.site.store.get(table, self.number("id", values))) is None:
             raise HTTPException(404)

@@ -36,7 +36,7 @@ class Table:
         self.changed = asyncio.Condition()
         self.version = 0
 
-    def about(self) -> dict[str, Any]:
+    def constant_data(self) -> dict[str, Any]:
         """Return the constant data of the page."""
         pack, others = Pack(), self._session.others
         pack.add_spec(self._session.spec)
@@ -44,7 +44,7 @@ class Table:
         return {**pack.data(), "players": players, "seat": others.seat, "actions": list(ACTION_WORDS),
                 "goal": others.goal}  # fmt: skip
 
-    def shown(self) -> dict[str, Any]:
+    def newest_step(self) -> dict[str, Any]:
         """Return the newest step as the person sees it."""
         session, caption = self._session, self._session.caption
         state, tokens = session.world.state, session.world.outputs.tokens[0].copy()
@@ -56,12 +56,12 @@ class Table:
             position[hidden] = _HIDDEN_CELL
         tokens[np.arange(len(tokens)) != session.agent] = 0
         row = frame_rows(cells[None], position[None], state.heading, state.hand, state.out, tokens[None])
-        rows = list(zip(caption.agents, hidden, strict=True))
+        lines = list(zip(caption.agents, hidden, strict=True))
         return {
             "game": session.game, "step": session.steps, "most": session.spec.max_steps, "over": session.over,
             "frame": base64.b64encode(row.tobytes()).decode("ascii"),
-            "words": ["out of your sight" if is_hidden else line.words for line, is_hidden in rows],
-            "returns": [None if is_hidden else line.total for line, is_hidden in rows],
+            "words": ["out of your sight" if is_hidden else line.words for line, is_hidden in lines],
+            "returns": [None if is_hidden else line.total for line, is_hidden in lines],
             "out": session.out, "result": caption.result, "score": self._score(),
         }  # fmt: skip
 
@@ -87,7 +87,7 @@ class Table:
         return True
 
     @property
-    def due(self) -> bool:
+    def step_is_due(self) -> bool:
         """Whether the next step needs no action of the person, who is out."""
         return not self._session.over and self._session.out
 
@@ -110,7 +110,7 @@ class Answers:
 
     async def page(self, _: Any) -> Any:
         """Return the page."""
-        about = self._table.about()
+        about = self._table.constant_data()
         lead = f"{about['goal']} " + ", ".join(
             map(" ".join, zip(about["specs"][0]["seats"], about["players"], strict=True))
         )
@@ -118,11 +118,11 @@ class Answers:
         text = render("play.html", live=True, kind="Game", title=title, lead=lead, data=about)
         return HTMLResponse(text, headers=HEADERS)
 
-    async def shown(self, _: Any) -> Any:
+    async def newest_step(self, _: Any) -> Any:
         """Return the newest step."""
-        return self._answer(self._table.shown())
+        return self._answer(self._table.newest_step())
 
-    async def sent(self, request: Any) -> Any:
+    async def take_action(self, request: Any) -> Any:
         """Take an action or a restart; returns the newest step."""
         if not same_origin(request):
             return self._answer({"error": "origin: expected a page of this server"}, 403)
@@ -137,7 +137,7 @@ class Answers:
             return self._answer({"error": str(error)}, 400)
         if has_changed:
             await self._notify()
-        return self._answer(table.shown())
+        return self._answer(table.newest_step())
 
     async def events(self, request: Any) -> Any:
         """Return a stream with an event for each newer step."""
@@ -156,12 +156,12 @@ class Answers:
                 yield ": \n\n"
 
     async def _wait_for_step(self, sent_version: int) -> None:
-        """Wait a while for a step after ``known``; play one if it is due."""
+        """Wait a while for a step after ``sent_version``; play one if it is due."""
         table = self._table
         with suppress(TimeoutError, asyncio.TimeoutError):  # identical since Python 3.11
             async with table.changed:
                 await asyncio.wait_for(table.changed.wait_for(lambda: table.version != sent_version), POLL_S)
-        if sent_version == table.version and table.due:
+        if sent_version == table.version and table.step_is_due:
             table.advance()
             await self._notify()
 
@@ -178,7 +178,8 @@ class Answers:
 def app_of(table: Table) -> Any:
     """Return the application."""
     answers = Answers(table)
-    return application({"/": answers.page, "/shown": answers.shown, "/events": answers.events}, {"/sent": answers.sent})
+    pages = {"/": answers.page, "/shown": answers.newest_step, "/events": answers.events}
+    return application(pages, {"/sent": answers.take_action})
 
 
 def browser(
