@@ -51,9 +51,9 @@ class ClusterJudge(Judge):
         found: Verdict = self._run_remotely("check", entry)
         return found
 
-    def play(self, one: Entry, two: Entry | None, spent: dict[str, float] | None = None) -> list[Pairing]:
+    def play(self, one: Entry, two: Entry | None, spent_s: dict[str, float] | None = None) -> list[Pairing]:
         """Play all games of two entries; see :meth:`Judge.play`. Raises ``RunError``: the cluster failed."""
-        found: list[Pairing] = self._run_remotely("play", one, two, spent)
+        found: list[Pairing] = self._run_remotely("play", one, two, spent_s)
         return found
 
     def _run_remotely(self, method: str, *arguments: Any) -> Any:

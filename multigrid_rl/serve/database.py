@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from multigrid_rl.text import ConfigError, expected
 
-#: States of a hand-in, in their order; ``refused`` may follow each but ``rated``.
+#: States of a hand-in, in their order; ``refused`` may follow each except ``rated``.
 STATES = ("received", "checking", "placing", "rated", "refused")
 #: Version of these tables, to be raised with each change of one; key of the setting that stores it.
 VERSION, VERSION_KEY = "0002", "version"
@@ -65,10 +65,10 @@ class HandIn(Base):
     state_at: Mapped[float]
     deadline: Mapped[float] = mapped_column(default=0.0)  # until when this state should be over
     reason: Mapped[str] = mapped_column(Text, default="")  # of the state, in a line
-    log: Mapped[str] = mapped_column(Text, default="")  # the end of what the check printed, or a program wrote
+    log: Mapped[str] = mapped_column(Text, default="")  # the end of the output of the check, or of a program
     kind: Mapped[str] = mapped_column(String(20), default="")  # frozen, external, scripted; empty before the check
     sha256: Mapped[str] = mapped_column(String(64), default="")  # of its files
-    late_days: Mapped[int] = mapped_column(default=0)  # when it came; what counts is computed when it is read
+    late_days: Mapped[int] = mapped_column(default=0)  # on arrival; the days that count are computed on reading
     counts: Mapped[bool] = mapped_column(default=True)  # against the quota
     seconds: Mapped[float] = mapped_column(default=0.0)  # that a program's starts and answers took
     faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games
@@ -99,7 +99,7 @@ class Job(Base):
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(20))  # check, pair, rate, grade, copies
-    lane: Mapped[str] = mapped_column(String(20))  # bundle, program, slow: who may take it
+    lane: Mapped[str] = mapped_column(String(20))  # bundle, program, slow
     priority: Mapped[int]  # 0 comes first
     hand_in_id: Mapped[int] = mapped_column(default=0)
     other_id: Mapped[int] = mapped_column(default=0)  # of a pair; of an appeal the game

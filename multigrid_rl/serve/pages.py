@@ -35,7 +35,7 @@ class Ladder(NamedTuple):
     rows: list[Row]
     hidden: dict[int, int]  # hand-in -> how many rows before it are not shown
     names: dict[int, str]  # hand-in -> displayed name
-    own: int  # the visitor's hand-in; 0: none
+    own_id: int  # the visitor's hand-in; 0: none
     mark: str  # hash of the content
 
 
@@ -177,11 +177,11 @@ def match(visit: Visit) -> Response:
         # Only its author sees the notes of a program.
         notes = {seat: texts for seat, texts in record.notes.items() if record.players[seat] in own_names}
         records.append(record.model_copy(update={"players": players, "notes": notes}))
-    shown_games = replay.replays(records)
-    films = [video.page_film(GameDrawing(record), record.label) for record in records if not shown_games["data"]]  # type: ignore[arg-type]
-    script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
+    replay_content = replay.replays(records)
+    films = [video.page_film(GameDrawing(record), record.label) for record in records if not replay_content["data"]]  # type: ignore[arg-type]
+    script = "texts.js" if replay_content.get("scripts") == TEXT_SCRIPTS else "replay.js"
     return visit.page(
-        "match.html", " against ".join(names.values()), data=shown_games["data"], films=films, script=script,
+        "match.html", " against ".join(names.values()), data=replay_content["data"], films=films, script=script,
         game=game, pairing=pairing, why=visit.teaches or pairing.at_fault in own_names,
         lead=f"{plural(len(records), 'game')} to look at, of {len(pairing.outcomes)} that were played.",
     )  # fmt: skip

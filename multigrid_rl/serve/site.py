@@ -174,7 +174,7 @@ class Visit(NamedTuple):
         return int(text)
 
     def row_or_404(self, table: type[TableRow], values: Mapping[str, Any] | None = None) -> TableRow:
-        """Return the row whose number is ``id``. Raises ``HTTPException`` 404: there is none."""
+        """Return the row with the number ``id``. Raises ``HTTPException`` 404: there is none."""
         if (row := self.site.store.get(table, self.number("id", values))) is None:
             raise HTTPException(404)
         return row

@@ -23,7 +23,7 @@ from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
 from multigrid_rl.text import expected, printable
 
-#: Seconds in which a state should be over; the pages show what is overdue.
+#: Seconds in which a state should be over; the pages show overdue hand-ins.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
 #: Lanes of jobs, each with its workers: networks, programs, slow jobs.
 LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
@@ -257,7 +257,7 @@ class Store:
         """Return the folder of a checked hand-in, as it plays."""
         return self.home / "entries" / f"h{hand_in_id}"
 
-    # --- what pages show
+    # --- for pages
 
     def history(self, person_id: int) -> list[HandInResult]:
         """Return all hand-ins of a person or the team, the newest first, with rating and grade if there are any."""
@@ -294,7 +294,7 @@ class Store:
         return [row._replace(rank=rank) for row, rank in zip(rows, ranks, strict=False)]
 
     def events(self, hand_in_id: int) -> list[Event]:
-        """Return what happened to a hand-in, in order."""
+        """Return the events of a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
     def games_of(self, hand_in_id: int) -> list[GameSummary]:

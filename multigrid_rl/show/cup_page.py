@@ -15,7 +15,7 @@ from multigrid_rl.show.words import join_names, plural, short
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
-#: Shown for entries that were refused as copies: the page is public, the reason stands in ``results.json`` alone.
+#: Shown for entries that were refused as copies: the page is public, only ``results.json`` has the reason.
 _REFUSED = "not admitted; the organiser of the cup can say why"
 _DECIDED = {"last": "\u2013", "nothing": "tied"}
 
@@ -25,7 +25,7 @@ def cup_page(results: CupResults) -> str:
 
     Pure: the same results give the same page.
 
-    Raises ``ReplayError``: a record that is not one whole game.
+    Raises ``ReplayError``: a record that is not a complete game.
     """
     packed, names = pack_games(results), order(results)
     by_name = {entry.name: _public(entry) for entry in results.entries}
@@ -202,13 +202,13 @@ def ranked_pairs(results: CupResults) -> list[PairResult]:
 class PackedGames(NamedTuple):
     """Games of a page."""
 
-    pack: Pack  # what its script reads
+    pack: Pack  # data of its script
     number: dict[tuple[str, str], int]  # (red entry, blue entry) -> number of the pairing's first game on the page
     left_out: int  # games that did not fit
 
 
 def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue")) -> tuple[str, str]:
-    """Return the entries on the first side of a game, or alone on one, and on the other."""
+    """Return the entries on the first side of a game, or on a single seat, and on the other."""
     by_seats = {team: name for team in teams for seat, name in game.players.items() if team in seat}
     if set(by_seats) == set(teams):
         return by_seats[teams[0]], by_seats[teams[-1]]

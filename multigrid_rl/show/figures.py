@@ -42,7 +42,7 @@ _Sides: TypeAlias = list[tuple[RunSet, list[RunRecord]]]  # each with its runs o
 _POINTS, _MOST_PANELS = 151, 6
 
 
-# --- what all figures share
+# --- shared by all figures
 
 
 def limits(values: Array, always: Array) -> tuple[float, float]:
@@ -161,7 +161,7 @@ class Chart(NamedTuple):
         return base64.b64encode(file.getvalue()).decode("ascii")
 
     def data(self) -> dict[str, Any]:
-        """Return what the readout shows at each point of the first line, and where the axes lie."""
+        """Return the readout at each point of the first line, and the positions of the axes."""
         grid = thin(self.lines[0].series).env_steps
         rows = [(line.label, *line.series) for line in self.lines]
         if self.under is not None:

@@ -43,7 +43,7 @@ _VERDICT_S = 2.0
 GAMES = 50
 
 
-# --- a small server: one application, the loopback alone
+# --- a small server: one application, only on the loopback
 
 
 def application(reads: Mapping[str, Any], writes: Mapping[str, Any] | None = None) -> Any:
@@ -147,7 +147,7 @@ class LiveRun:
             try:
                 self._newest_games = play_fresh_games(self.folder, GAMES, seed=GAMES_SEED)
             except (ConfigError, PlayerError, RunError):
-                self._newest_games = None  # its checkpoint has gone meanwhile
+                self._newest_games = None  # the checkpoint was removed meanwhile
         return self._newest_games
 
 

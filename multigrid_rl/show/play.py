@@ -86,7 +86,7 @@ def _display_name(name: str, player: Policy) -> str:
 def _load_seat(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPlayer:
     """Load the player of a name for a seat: of a folder with a player for each seat, that seat's player."""
     folder = Path(name)
-    players = {own: f"{home}/" for own, home in seat_folders(folder).items()} if folder.is_dir() else {}
+    players = {name: f"{home}/" for name, home in seat_folders(folder).items()} if folder.is_dir() else {}
     player = (players.get(seat) or players.get(counterpart(spec, seat))) if players else name
     if player is None:
         raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(players)}"))

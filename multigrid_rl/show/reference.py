@@ -67,7 +67,7 @@ class Reference(_FileModel):
         return sum(running == len(self.runs) for running in self.running)
 
     def median_to_held(self, gate: str) -> float | None:
-        """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
+        """Return median environment steps until ``gate`` was held, "never" as later than all; ``None``: never."""
         steps = [math.inf if (held := run.steps_to_held.get(gate)) is None else held for run in self.runs]
         middle = statistics.median(steps)
         return None if math.isinf(middle) else middle

@@ -1,6 +1,6 @@
 """Games packed for the replay of a page: every frame as compressed bytes, so that its script needs no game engine.
 
-A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of bytes, as ``assets/decode.js`` reads them::
+A frame of ``A`` agents with views of ``V`` by ``V`` cells is a row of bytes, as ``assets/decode.js`` reads them::
 
     cells 128 | position A | heading A | hand A | out A | tokens A * (V * V + 2)
 """

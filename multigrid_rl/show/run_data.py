@@ -50,7 +50,7 @@ class RunReport:
     run: RunRecord
     gates: list[dict[str, Any]]  # as in a verdict; of a run without one at its last report
     held: Moment | None  # when all gates were held together; None: never
-    totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
+    totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the run: "sample" and so on
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown

@@ -21,7 +21,7 @@ _TITLES = {
 }
 _UNITS = {"ratio": "ratio, 1 is perfect", "reward": "reward per game"}
 _OF_GAMES = ("win", "draw", "defeat", "league/")
-#: Metrics of results, and what became of the game.
+#: Metrics of results, and their words.
 OUTCOMES = {"win": "won", "draw": "drawn", "defeat": "lost"}
 
 
