@@ -79,7 +79,7 @@ def _on_scale(strength: float, half_width: float, games: int) -> RatingInterval:
 
 
 def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
-    """Fit the strengths (natural logarithms of odds) of all except ``fixed``, with half an interval and games of each."""
+    """Fit the strengths (natural logarithms of odds) of all except ``fixed``, with half an interval and games."""
     names = sorted({name for result in played for name in (result.red, result.blue)} | fixed.keys())
     index = {name: k for k, name in enumerate(names)}
     strength = np.array([fixed.get(name, 0.0) for name in names])
