@@ -46,8 +46,8 @@ class AdminContext(NamedTuple):
     place: ServedFolder
     queue: Queue
     output: Path | None
-    more: list[str]
-    every: bool
+    arguments: list[str]
+    replay_all: bool
     url: str
 
 
@@ -72,7 +72,9 @@ def verify(context: AdminContext) -> dict[str, Any]:
     repeatable = [game for game in games if not {game.red_id, game.blue_id} & forgotten]
     pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in repeatable}
     repeatable = [g for g in repeatable if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
-    chosen = repeatable if context.every else random.SystemRandom().sample(repeatable, min(REPLAYED, len(repeatable)))
+    chosen = (
+        repeatable if context.replay_all else random.SystemRandom().sample(repeatable, min(REPLAYED, len(repeatable)))
+    )
     for game in chosen:
         if problem := judge.replay(pairings[game.id]):
             note = "; a program may draw in its own way" if programs & {game.red_id, game.blue_id} else ""
@@ -107,9 +109,9 @@ def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int
 def purge(context: AdminContext) -> dict[str, Any]:
     """Forget one person by id at once; or those whose request is a week old, and all students after ``keep_days``."""
     queue, course = context.queue, context.place.course
-    if context.more:
-        if (person := queue.person_by_code(context.more[0])) is None:
-            raise ConfigError(expected("purge", "an id of the roster", context.more[0]))
+    if context.arguments:
+        if (person := queue.person_by_code(context.arguments[0])) is None:
+            raise ConfigError(expected("purge", "an id of the roster", context.arguments[0]))
         queue.forget(person.id)
         return {"forgotten": 1, "replays": 0}
     forgotten, replays = queue.purge(), 0
@@ -168,7 +170,7 @@ def _dumped(queue: Queue) -> Iterator[str]:
 
 def restore(context: AdminContext) -> dict[str, Any]:
     """Restore a backup into an empty folder and database, of either kind."""
-    if not context.more:
+    if not context.arguments:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
     if not hasattr(tarfile, "data_filter"):
         raise ConfigError(expected("Python", "3.10.12 or newer, which unpacks archives safely", sys.version.split()[0]))
@@ -177,7 +179,7 @@ def restore(context: AdminContext) -> dict[str, Any]:
         if session.scalar(select(func.count(Person.id))) or any((place.home / name).exists() for name in _FILES):
             raise ConfigError(expected(place.home, "an empty folder and database", "another course there"))
     try:
-        with tarfile.open(context.more[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
+        with tarfile.open(context.arguments[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
             members = [member for member in archive if member.name.partition("/")[0] in (_DATABASE, "files")]
             archive.extractall(folder, members, filter="data")
             with queue.writing() as session:
@@ -192,7 +194,7 @@ def restore(context: AdminContext) -> dict[str, Any]:
                 for path in sorted((Path(folder) / "files").glob("*")):  # before there are rows that name them
                     path.rename(place.home / path.name)
     except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
-        raise ConfigError(expected(context.more[0], "a file of `serve backup`", error)) from error
+        raise ConfigError(expected(context.arguments[0], "a file of `serve backup`", error)) from error
     return {"rows": rows, "home": str(place.home)}
 
 
@@ -243,13 +245,13 @@ def export(context: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
     from multigrid_rl.serve.instructor_pages import EXPORTS, GRADESCOPE, export_table
 
-    name = context.more[0] if context.more else "ladder.csv"
+    name = context.arguments[0] if context.arguments else "ladder.csv"
     if name not in (*EXPORTS, GRADESCOPE):
         raise ConfigError(expected("export", ", ".join((*EXPORTS, GRADESCOPE)), name))
     path = context.output or Path(name)
     if path.exists():
         raise ConfigError(expected("--output", "a new file", path))
-    data = export_table(context.queue, name, *context.more[1:])
+    data = export_table(context.queue, name, *context.arguments[1:])
     path.write_bytes(data)
     return {"file": str(path), "bytes": len(data)}
 
