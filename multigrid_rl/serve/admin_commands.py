@@ -69,12 +69,10 @@ def verify(context: AdminContext) -> dict[str, Any]:
     differences = [f"rating of {player_name(rows[n])}: {stored[n]} kept, {computed[n]} computed" for n in wrong]
     changed_files, forgotten = _changed_files(queue, list(rows.values()))
     programs = {row.id for row in rows.values() if row.kind == "external"}
-    repeatable = [game for game in games if not {game.red_id, game.blue_id} & forgotten]
-    pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in repeatable}
-    repeatable = [g for g in repeatable if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
-    chosen = (
-        repeatable if context.replay_all else random.SystemRandom().sample(repeatable, min(REPLAYED, len(repeatable)))
-    )
+    eligible = [game for game in games if not {game.red_id, game.blue_id} & forgotten]
+    pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in eligible}
+    eligible = [g for g in eligible if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
+    chosen = eligible if context.replay_all else random.SystemRandom().sample(eligible, min(REPLAYED, len(eligible)))
     for game in chosen:
         if problem := judge.replay(pairings[game.id]):
             note = "; a program may draw in its own way" if programs & {game.red_id, game.blue_id} else ""
@@ -82,7 +80,7 @@ def verify(context: AdminContext) -> dict[str, Any]:
     for line in [*changed_files, *differences]:
         typer.echo(line)
     counts = {"ratings": len(stored), "pairings": len(games), "replayed": len(chosen)}
-    counts["not_repeatable"] = len(games) - len(repeatable)
+    counts["not_repeatable"] = len(games) - len(eligible)
     return {**counts, "different": len(differences) + len(changed_files)}
 
 
