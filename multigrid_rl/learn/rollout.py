@@ -65,7 +65,7 @@ class Collector:
         self._cut = dict.fromkeys(self.agents, np.empty_like(self._done))
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
         # In a compiled pass, a row's result does not depend on other rows: values of all steps are computed at once.
-        self._passes: dict[str, fast.Pass | None] = {}
+        self._passes: dict[str, fast.CompiledNetwork | None] = {}
         self._gaps: dict[str, Gaps] = {}
         if deciding is not None:
             for name, rollout in self.rollouts.items():
@@ -146,7 +146,7 @@ class Collector:
         acting = {}
         for name, rollout in self.rollouts.items():
             drawing = self._passes[name], self.distributions[name], self.streams[name].state
-            acting[name] = fast.Acting(*drawing, rollout.obs, rollout.actions, rollout.logp, rollout.entropy)
+            acting[name] = fast.Actor(*drawing, rollout.obs, rollout.actions, rollout.logp, rollout.entropy)
         step: BatchedStep | None = play(acting)
         if step is None:
             return None

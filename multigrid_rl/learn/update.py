@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.fast import Pass, compile_network
+from multigrid_rl.fast import CompiledNetwork, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
@@ -278,7 +278,7 @@ class Update:
         self.clock.lap("network")
         return parts
 
-    def _kernel_gradient(self, name: str, batch: Batch, compiled: Pass) -> Sequence[Any]:
+    def _kernel_gradient(self, name: str, batch: Batch, compiled: CompiledNetwork) -> Sequence[Any]:
         """Do the same with the compiled network and loss."""
         passed = compiled.start(batch.obs, batch.memory, batch.starts)
         rows, values = self._rows(batch).flattened(self._networks[name].state_size), passed.values[:, 0]
@@ -322,14 +322,14 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled(self, name: str) -> Pass | None:
+    def _compiled(self, name: str) -> CompiledNetwork | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
         supported = self._losses.compiled(self._distributions[name])
         compiled = compile_network(self._networks[name]) if supported else None
         # Only the call for all steps computes a penalty.
         return compiled if name not in self._penalties or (compiled and self._is_one_call(compiled)) else None
 
-    def _is_one_call(self, compiled: Pass) -> bool:
+    def _is_one_call(self, compiled: CompiledNetwork) -> bool:
         """Return whether one call takes all steps: several learners, or separate passes of values, need single ones."""
         return bool(compiled.descent) and self._share[1] == 1 and self.config.v_iters is None
 

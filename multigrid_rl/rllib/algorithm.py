@@ -244,7 +244,7 @@ def built(config: RunConfig, stages: list[Stage], start: Path | None = None) -> 
     """
     torch.set_num_threads(config.learner_threads)
     # Compiles: plays and learns once with small networks that are thrown away.
-    warm_up(config, stages[-1].factory, thread_tuner(config).most)
+    warm_up(config, stages[-1].factory, thread_tuner(config).limit)
     with ray_session(config):
         begun = config if start is None else config.model_copy(update={"init": None})
         algorithm: MultigridAlgorithm = algorithm_config(begun, stages).build_algo()

@@ -223,7 +223,7 @@ def thread_tuner(config: RunConfig) -> ThreadTuner:
     # Env runners and other learners have a core each; threads beyond the cores wait for each other at every pass.
     cores = min(available_cpus(), cpu_quota() or math.inf)
     cluster = config.cluster
-    return ThreadTuner(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))
+    return ThreadTuner(config.train.threads, cores, others=cluster.runners, single=bool(cluster.num_learners))
 
 
 def batch_memory(config: RunConfig, specs: MultiAgentSpec) -> int:

@@ -178,7 +178,7 @@ def _main() -> None:
         _say(_NEXT)
         kernels.learn()
         _say(_NEXT)
-        if thread_tuner(config).most > 1:
+        if thread_tuner(config).limit > 1:
             set_threads(2)
             kernels.act()
             kernels.learn()
