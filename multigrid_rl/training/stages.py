@@ -150,7 +150,7 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
     distribution = distribution_of(agent.action_space, architecture["bound"], network)
-    if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.filled:
+    if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.fills_bounds:
         acts = shown(
             ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
         )

@@ -56,7 +56,7 @@ def test_cloning_counts_actions_of_a_far_box_where_their_draws_lie():
     ours, plain = Gaussian([300], [500], None), Gaussian([-3], [3], "clip")
     outputs = torch.tensor([[0.5, -0.3]]).repeat(3, 1)
     far, near = torch.tensor([[300.0], [450.0], [500.0]]), torch.tensor([[-3.0], [1.5], [3.0]])
-    for loss in ("cloning_loss", "plain_loss"):
+    for loss in ("cloning_loss", "uncensored_loss"):
         torch.testing.assert_close(getattr(ours, loss)(outputs, far), getattr(plain, loss)(outputs, near))
 
 
