@@ -105,7 +105,7 @@ def drive(
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing(verdict, path, config, changed):
+    for line in live.closing_lines(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
         screen.print(_played_held_out(path), markup=False)
@@ -138,7 +138,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     Raises ``ConfigError``: another process has made it meanwhile, or writes to it.
     """
     try:
-        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
+        folder = RunFolder.reopen(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
     except FileExistsError as error:
         if config.run_dir:
             raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
@@ -151,7 +151,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         whole = True
     finally:
         folder.close()
-        if not whole and start is None and not folder.begun:
+        if not whole and start is None and not folder.is_started:
             folder.discard()
 
 

@@ -334,7 +334,7 @@ class Diffusion(Head):
         return self.noise_loss(outputs, actions, steps, noise)
 
     def _denoise(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """Return scaled actions (N, A) from ``noise`` (N, T, A): the start, then what each step except the last adds."""
+        """Return scaled actions (N, A) from ``noise`` (N, T, A): the start, then what each step but the last adds."""
         actions = noise[:, 0]
         for t in range(self.size - 1, -1, -1):
             alpha_bar, alpha = self.alpha_bar[t], self.alpha[t]

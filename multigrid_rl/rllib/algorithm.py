@@ -122,7 +122,7 @@ class MultigridAlgorithm(OwnWays, PPO):
         run, before = self.run, self.run.env_steps
         # Others may have set weights, optimisers or torch's threads since the last iteration.
         torch.set_num_threads(self.config.settings.run.learner_threads)
-        run.take_up()
+        run.adopt_learner()
         self.iterate()
         window, batch = self.config.metrics_num_episodes_for_smoothing, self.config.settings.run.train.minibatch
         if self.pool is not None and self.pool.recreated:

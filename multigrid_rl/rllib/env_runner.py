@@ -16,7 +16,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.rllib.results import log_episodes, tell_of_episodes
-from multigrid_rl.runs.provenance import installed
+from multigrid_rl.runs.provenance import local_versions
 from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.training.trainers import Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
@@ -79,7 +79,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             bound=self.run.model.bound,
         )
         self.env = self.collector.env
-        return installed() if self.worker_index else {}
+        return local_versions() if self.worker_index else {}
 
     def _load(self, factory: EnvFactory) -> None:
         self.factory: Any = factory

@@ -14,7 +14,7 @@ from multigrid_rl.config.schema import ClusterConfig
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.rllib.env_runner import GENERATION, STAGE, BatchedEnvRunner, fresh_generation
 from multigrid_rl.rllib.session import reason_of
-from multigrid_rl.runs.provenance import differences, installed
+from multigrid_rl.runs.provenance import local_versions, version_differences
 from multigrid_rl.text import expected
 from multigrid_rl.training.trainers import Sampler
 from multigrid_rl.types import EnvFactory, RunError
@@ -69,7 +69,7 @@ class EnvRunnerPool(Sampler):
         self._factory: EnvFactory | None = None
         self._game: Any = None  # the factory in Ray's object store; None: not put there yet
         self._offset = 0
-        self._installed = installed()
+        self._installed = local_versions()
         self.remote = len(actors)
         self.recreated: list[int] = []
         self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
@@ -209,7 +209,7 @@ class EnvRunnerPool(Sampler):
         versions = self._answer(runner, ref, "could not build its games")
         if versions is None:
             return
-        if different := differences(versions, self._installed):  # on a node that came after the preflight
+        if different := version_differences(versions, self._installed):  # on a node that came after the preflight
             self._restart(runner, f"its node: {', '.join(different)}")
             return
         runner.pending = None

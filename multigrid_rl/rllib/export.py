@@ -32,7 +32,7 @@ from multigrid_rl.runs.reader import read_config
 from multigrid_rl.text import ConfigError, expected, one_line, shown, unknown
 from multigrid_rl.training.loop import write_players
 from multigrid_rl.training.run import TrainingRun
-from multigrid_rl.training.stages import card_of, seated_in, stages_of
+from multigrid_rl.training.stages import card_of, seated_players, stages_of
 from multigrid_rl.trust import MISTAKES, check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -240,7 +240,7 @@ def check_networks(folder: Path, settings: Settings) -> None:
 
 def write_beside(path: Path, settings: Settings, run: TrainingRun) -> None:
     """Write configuration, provenance and players beside what RLlib writes. Raises ``DivergedError``: not finite."""
-    seats, name = seated_in(settings.stages), f"step_{run.env_steps}"
+    seats, name = seated_players(settings.stages), f"step_{run.env_steps}"
     opponents = [
         {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
         for seat, players in seats.items()

@@ -30,7 +30,7 @@ from multigrid_rl.config.overrides import parse, put
 from multigrid_rl.config.recipes import names_in, read_config_file
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import write_whole
-from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.search.plans import (
@@ -310,7 +310,7 @@ class SearchFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
-        with locked(self.path / "lock"):
+        with lock_file(self.path / "lock"):
             file = self.path / STUDY
             # A kill may have left a line incomplete, and a lock.
             if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):

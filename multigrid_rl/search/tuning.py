@@ -25,7 +25,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.rllib.algorithm import built
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
-from multigrid_rl.runs.folder import LOCK, RunFolder, locked
+from multigrid_rl.runs.folder import LOCK, RunFolder, lock_file
 from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import opponent_hashes, read_verdict
 from multigrid_rl.search.plans import AshaSettings, Outcome, Status, TrialSpec, plan_of, score_of
@@ -35,7 +35,7 @@ from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, one_line, program, reason
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.screen import interruption, live_console
-from multigrid_rl.training.stages import seated_in, stages_of
+from multigrid_rl.training.stages import seated_players, stages_of
 from multigrid_rl.types import RunError
 
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
@@ -315,9 +315,9 @@ def _played(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool
         start = newest_good(folder.run_path(str(spec.origin)))
     stages = stages_of(config, opponent_hashes(path) if left else None)
     if left is not None:
-        run = RunFolder.reopened(path, config, left)
+        run = RunFolder.reopen(path, config, left)
     else:
-        run = RunFolder(path, config, seated_in(stages), facts_of(config))
+        run = RunFolder(path, config, seated_players(stages), facts_of(config))
     stop = folder.path / STOP
     try:
         at = start.path if start else None
@@ -335,7 +335,7 @@ def _checkpoint_of(run: Path) -> Checkpoint | None:
     last = time.monotonic() + LEFT_S
     while True:
         try:
-            locked(run / LOCK).close()
+            lock_file(run / LOCK).close()
             break
         except ConfigError:  # a trial of a killed search that has not noticed yet
             if time.monotonic() > last:
