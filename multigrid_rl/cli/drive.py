@@ -62,7 +62,7 @@ def drive(
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
     # A damaged file of a player has cost the import of torch; Ray's takes as long again.
-    from multigrid_rl.rllib.algorithm import built
+    from multigrid_rl.rllib.algorithm import built_algorithm
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
 
     check_gpus(config)
@@ -97,7 +97,7 @@ def drive(
                 show(row, keeper)
                 return callback is not None and callback(dict(row))
 
-            with built(config, stages, checkpoint) as algorithm:
+            with built_algorithm(config, stages, checkpoint) as algorithm:
                 verdict = train(algorithm, config, folder, observe, interrupted, checkpoint)
         except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
             what = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"

@@ -22,7 +22,7 @@ from ray.tune.search import Searcher
 from multigrid_rl.config.compose import compose
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.rllib.algorithm import built
+from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, lock_file
@@ -321,7 +321,7 @@ def _played(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool
     stop = folder.path / STOP
     try:
         at = start.path if start else None
-        with built(config, stages, at) as algorithm:
+        with built_algorithm(config, stages, at) as algorithm:
             verdict = train(algorithm, config, run, observe, lambda: lags or stop.exists(), at)
     finally:
         run.close()
