@@ -27,7 +27,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv, by_seat
-from multigrid_rl.runs.players import config_of, is_run, of_other_package
+from multigrid_rl.runs.players import config_of, has_no_opponents, is_run
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.trainers import RowCallback
@@ -227,7 +227,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         ValueError: a mistake, in one line.
     """
     name = str(_name(who))
-    if of_other_package(name):
+    if has_no_opponents(name):
         players = find_target(name, [f"scenario={scenario}"] if scenario else []).players(greedy=False)
         if seat is not None and seat not in players:
             raise ConfigError(unknown("seat", seat, players))

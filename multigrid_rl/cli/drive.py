@@ -62,7 +62,7 @@ def drive(
     if checkpoint is not None and ":" in config.model.name:
         check_networks(config, stages[-1].factory.specs, checkpoint)
     # A damaged player file is reported above, before the slow import of Ray.
-    from multigrid_rl.rllib.algorithm import built
+    from multigrid_rl.rllib.algorithm import built_algorithm
     from multigrid_rl.rllib.session import RayError, check_gpus, ray_session, reason_of
 
     check_gpus(config)
@@ -97,7 +97,7 @@ def drive(
                 show(row, keeper)
                 return callback is not None and callback(dict(row))
 
-            with built(config, stages, checkpoint) as algorithm:
+            with built_algorithm(config, stages, checkpoint) as algorithm:
                 verdict = train(algorithm, config, folder, observe, interrupted, checkpoint)
         except (RayError, MemoryError) as error:  # before OSError: a timeout of Ray's is one, too
             cause = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
@@ -105,7 +105,7 @@ def drive(
         except OSError as error:
             # Rows and verdict are written inside the loop, so a full disk may raise here first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing(verdict, path, config, changed):
+    for line in live.closing_lines(verdict, path, config, changed):
         screen.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
         screen.print(_play_held_out(path), markup=False)
@@ -138,7 +138,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     Raises ``ConfigError``: another process made it first, or writes to it.
     """
     try:
-        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
+        folder = RunFolder.reopen(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
     except FileExistsError as error:
         if config.run_dir:
             raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
@@ -151,7 +151,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         complete = True
     finally:
         folder.close()
-        if not complete and start is None and not folder.begun:
+        if not complete and start is None and not folder.is_started:
             folder.discard()
 
 

@@ -38,7 +38,7 @@ from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.evaluation.seed_statistics import told_median
 from multigrid_rl.files import write_atomic
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.tables import PAGES, find, has, load
 from multigrid_rl.text import ConfigError, expected, one_line, program, reason
@@ -135,7 +135,7 @@ def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | Non
     load_stages(config, None)
     cores = min(available_cpus(), cpu_quota() or math.inf)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "seeds.lock"):
+    with lock_file(folder / "seeds.lock"):
         known = sorted({*seeds, *(read_request(folder)[1] if (folder / SEEDS_FILE).exists() else ())})
         write_atomic(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
         return _run(words, folder, seeds, at_once or max(1, int(cores // (1 + config.cluster.runners))))

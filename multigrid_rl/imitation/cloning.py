@@ -187,7 +187,7 @@ class Cloning:
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
         distribution = self._distributions[name]
         wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
-        return (distribution.cloning_loss if self.config.censored else distribution.plain_loss)(outputs, wanted)
+        return (distribution.cloning_loss if self.config.censored else distribution.uncensored_loss)(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
         """Return the mean loss on held-out steps, by module; empty if no steps are held out."""

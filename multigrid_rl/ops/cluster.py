@@ -13,9 +13,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.session import free_cpus, learner_cpus
-from multigrid_rl.runs.provenance import differences, installed, release, versions
+from multigrid_rl.runs.provenance import local_versions, release, version_differences, versions
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.stages import Stage, seated_in
+from multigrid_rl.training.stages import Stage, seated_players
 from multigrid_rl.types import EnvFactory
 
 #: Seconds for a node to answer: a busy node starts a Python process and imports torch in less time.
@@ -106,7 +106,7 @@ def preflight(
             folder.
         OSError: the folder cannot be written.
     """
-    opponents = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
+    opponents = {p.name: p.sha256 for row in seated_players(stages).values() for p in row if p.sha256}
     token = secrets.token_hex(16)
     with NamedTemporaryFile("w", prefix=".preflight-", dir=folder.absolute()) as file:
         file.write(token)
@@ -137,7 +137,7 @@ def probe_node(token: str, factories: Sequence[EnvFactory]) -> Answer:
     except OSError:
         content = None
     arrived = [row for factory in factories for rows in factory.load().values() for row in rows]
-    return Answer(platform.node(), installed(), content, {row.name: row.sha256 for row in arrived if row.sha256})
+    return Answer(platform.node(), local_versions(), content, {row.name: row.sha256 for row in arrived if row.sha256})
 
 
 def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
@@ -168,7 +168,7 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
 
 
 def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
-    differing = differences(answer.versions, installed())
+    differing = version_differences(answer.versions, local_versions())
     differing += [
         expected(f"player {name}", f"sha256 {sha256}", answer.opponents.get(name))
         for name, sha256 in opponents.items()

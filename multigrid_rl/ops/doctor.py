@@ -17,7 +17,7 @@ from rich.text import Text
 
 from multigrid_rl.ops import machine
 from multigrid_rl.ops.machine import Finding
-from multigrid_rl.rllib.address import ADDRESS, unreachable
+from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.text import ConfigError, expected
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -100,7 +100,7 @@ def check_token(address: str) -> Finding:
 def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding]:
     """Check that the cluster at ``address`` answers, and that its nodes can take part in runs in ``folder``."""
     change = "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto"
-    unreached = unreachable(address)
+    unreached = connection_problem(address)
     answer = {"error": unreached} if unreached else _isolated(["cluster", address, str(folder)], patience_s)
     if "error" in answer:
         return [Finding("cluster", "problem", f"{address}: {answer['error']}", change)]

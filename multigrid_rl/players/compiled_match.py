@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.fast import Acting
+from multigrid_rl.fast import Actor
 from multigrid_rl.fast.towers import TokenTowers, policy_forward
 from multigrid_rl.jit import inlined, kernel, threads
 from multigrid_rl.models.distributions import Categorical, draw_choices
@@ -156,7 +156,7 @@ def _play(parts: Any, count: int, world: Any, marks: Array, log: Any, episodes: 
 
 def play(
     match: Match[Any],
-    acting: Mapping[str, Acting],
+    acting: Mapping[str, Actor],
     agents: Sequence[AgentSpec],
     mates: Mapping[str, Sequence[str]],
     marks: Array,
@@ -208,7 +208,7 @@ def play(
 
 
 def _prepared(
-    match: Match[Any], acting: Mapping[str, Acting], agents: Sequence[AgentSpec], mates: Mapping[str, Sequence[str]]
+    match: Match[Any], acting: Mapping[str, Actor], agents: Sequence[AgentSpec], mates: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[Any, ...], int, Any]:
     """Return all who act, how many they are, and the log of a batch; 0 where not all can be compiled together."""
     env = match.env
@@ -228,7 +228,7 @@ def _prepared(
             return (), 0, None
         kept = (np.empty((1, games, len(own)), kind) for kind in (np.int64, np.float32, np.float32))
         obs = np.empty((1, games, len(own) * width), np.uint8)
-        part = Acting(player.towers, player.distribution, seated.streams.state, obs, *kept)
+        part = Actor(player.towers, player.distribution, seated.streams.state, obs, *kept)
         shown = [match.index[seat] for seat in own]
         parts.append(_part(part, (len(own), shown, []), 0, width, mirrored=player.mirrored))
     if None in parts or len({numba.typeof(part) for part in parts}) > 1:
@@ -250,7 +250,7 @@ def _joined(how: np.ufunc, columns: Array, own: Sequence[int]) -> Array:
 
 
 def _part(
-    acting: Acting, seats: tuple[int, list[int], list[int]], finals: int, width: int, *, mirrored: bool = False
+    acting: Actor, seats: tuple[int, list[int], list[int]], finals: int, width: int, *, mirrored: bool = False
 ) -> _Part | None:
     """Return the arrays of one network, ``None`` if it is not compiled for tokens and choices."""
     count, shown, last = seats

@@ -30,7 +30,7 @@ from multigrid_rl.config.overrides import parse, put
 from multigrid_rl.config.recipes import names_in, read_config_file
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import write_atomic
-from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.search.plans import (
@@ -310,7 +310,7 @@ class SearchFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder against other searches within the block. Raises ``ConfigError``: another one runs there."""
-        with locked(self.path / "lock"):
+        with lock_file(self.path / "lock"):
             file = self.path / STUDY
             # A killed search may leave an incomplete line, and a lock.
             if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):

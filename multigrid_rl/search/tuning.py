@@ -22,10 +22,10 @@ from ray.tune.search import Searcher
 from multigrid_rl.config.compose import compose
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.rllib.algorithm import built
+from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
-from multigrid_rl.runs.folder import LOCK, RunFolder, locked
+from multigrid_rl.runs.folder import LOCK, RunFolder, lock_file
 from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import opponent_hashes, read_verdict
 from multigrid_rl.search.plans import AshaSettings, Outcome, Status, TrialSpec, plan_of, score_of
@@ -35,7 +35,7 @@ from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, one_line, program, reason
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.screen import interruption, live_console
-from multigrid_rl.training.stages import seated_in, stages_of
+from multigrid_rl.training.stages import seated_players, stages_of
 from multigrid_rl.types import RunError
 
 #: Seconds for a stopped trial to end its iteration and to write its checkpoint and verdict.
@@ -315,13 +315,13 @@ def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
         start = newest_good(folder.run_path(str(spec.origin)))
     stages = stages_of(config, opponent_hashes(path) if resumed_from else None)
     if resumed_from is not None:
-        run = RunFolder.reopened(path, config, resumed_from)
+        run = RunFolder.reopen(path, config, resumed_from)
     else:
-        run = RunFolder(path, config, seated_in(stages), facts_of(config))
+        run = RunFolder(path, config, seated_players(stages), facts_of(config))
     stop = folder.path / STOP
     try:
         checkpoint_path = start.path if start else None
-        with built(config, stages, checkpoint_path) as algorithm:
+        with built_algorithm(config, stages, checkpoint_path) as algorithm:
             verdict = train(algorithm, config, run, observe, lambda: lags or stop.exists(), checkpoint_path)
     finally:
         run.close()
@@ -335,7 +335,7 @@ def _checkpoint_of(run: Path) -> Checkpoint | None:
     deadline = time.monotonic() + RELEASE_S
     while True:
         try:
-            locked(run / LOCK).close()
+            lock_file(run / LOCK).close()
             break
         except ConfigError:  # a trial of a killed search still runs
             if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
-from multigrid_rl.rllib.address import ADDRESS, unreachable
+from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
 from multigrid_rl.serve.database import Person, make_tables
 from multigrid_rl.serve.people import Signer
@@ -300,7 +300,7 @@ def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
         return int(workers or usual), None
     if not ADDRESS.fullmatch(workers):
         raise ConfigError(expected("--workers", f"1 to {MOST_WORKERS}, auto, host:port or ray://host:port", workers))
-    if problem := unreachable(workers):
+    if problem := connection_problem(workers):
         raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {problem}"))
     return usual, workers
 

@@ -46,7 +46,7 @@ def _halted(monkeypatch):
         raise PlayerError(f"halted before {folder.path}")
 
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
-    monkeypatch.setattr("multigrid_rl.rllib.algorithm.built", lambda *_: nullcontext())
+    monkeypatch.setattr("multigrid_rl.rllib.algorithm.built_algorithm", lambda *_: nullcontext())
     monkeypatch.setattr("multigrid_rl.cli.drive.RunFolder", NoFolder)
     monkeypatch.setattr("multigrid_rl.cli.drive.train", halt)
 
