@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import FRESH, table
-from multigrid_rl.cli.seeds import run_path, run_seeds, told_held
+from multigrid_rl.cli.seeds import held_summary, run_path, run_seeds
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
 from multigrid_rl.evaluation.seed_statistics import ENOUGH, told_median
@@ -332,7 +332,7 @@ def held_sentence(rows: list[dict[str, Any]]) -> str:
     """How many seeds held all gates, and after how many steps (runs that did not hold count as "more than all")."""
     if not rows[0]["gates"]:
         return "This scenario has no gates."
-    return told_held([row["env_steps_to_held"] if row["held"] else None for row in rows])
+    return held_summary([row["env_steps_to_held"] if row["held"] else None for row in rows])
 
 
 if __name__ == "__main__":

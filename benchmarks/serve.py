@@ -30,7 +30,7 @@ from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.database import HandIn
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.rating import Met, Rated, ladder_of
+from multigrid_rl.serve.rating import PairingResult, RatingInterval, compute_ratings
 from multigrid_rl.serve.supervisor import ServedFolder, place_of
 
 BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
@@ -78,7 +78,7 @@ class Served:
     def __enter__(self) -> "Served":
         """Start it, and wait for the anchors' ratings."""
         self.first_page_s = self.start()
-        self.queue = self.place.queue()
+        self.queue = self.place.open_queue()
         while len(self.queue.ladder()) < len(self.place.course.anchors):
             time.sleep(0.1)
         return self
@@ -235,16 +235,18 @@ def same(times: int, games: int) -> dict[str, Any]:
     """Rate the same bundle in courses with other seeds; returns how often its interval holds what many games give."""
     course = Course(games=games)
 
-    def rated(seed: int, each: int) -> Rated:
+    def rated(seed: int, each: int) -> RatingInterval:
         secrets = {"seed": str(seed), "agents_key": "", "rubric_seed": "0"}
         judge = Judge(course.model_copy(update={"games": each}), Path(), None, secrets)
         names = {name: k + 1 for k, name in enumerate(judge.anchors)}
-        mine, met = entry_in(data_root() / "checkpoints" / "blue-grandmaster", judge.config), list[Met]()
+        mine, met = entry_in(data_root() / "checkpoints" / "blue-grandmaster", judge.config), list[PairingResult]()
         entries = [*judge.anchors.values(), mine]
         for one, two in combinations(entries, 2):
             ids = {entry.name: names.get(entry.name, 9) for entry in (one, two)}
-            met += [Met(ids[each.red], ids[each.blue], each.side, each.outcomes) for each in judge.play(one, two)]
-        return ladder_of(met, list(names.values()))[9]
+            met += [
+                PairingResult(ids[each.red], ids[each.blue], each.side, each.outcomes) for each in judge.play(one, two)
+            ]
+        return compute_ratings(met, list(names.values()))[9]
 
     true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]
     inside = int(sum(one.low <= true.value <= one.high for one in found))

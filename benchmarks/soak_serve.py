@@ -56,7 +56,7 @@ class Soak:
         pid = os.fork()
         if not pid:
             with suppress(BaseException):
-                queue: Queue = self.served.place.queue()
+                queue: Queue = self.served.place.open_queue()
                 person = queue.person_by_code(f"s{student}")
                 assert person is not None
                 row = queue.hand_in(person.id, data_root() / "checkpoints" / name)
@@ -101,7 +101,7 @@ class Soak:
 
     def jump(self) -> None:
         """Let all leases look as after a clock that was set by up to a day."""
-        queue, by = self.served.place.queue(), self.rng.uniform(-86_400, 86_400)
+        queue, by = self.served.place.open_queue(), self.rng.uniform(-86_400, 86_400)
         with queue.writing() as session:
             session.execute(update(Job).where(Job.worker != "").values(lease_until=Job.lease_until + by))
         queue.engine.dispose()
@@ -133,7 +133,7 @@ class Soak:
 
     def wrong(self) -> list[str]:
         """Return what is not as it must be, once nothing is left to do."""
-        queue = self.served.place.queue()
+        queue = self.served.place.open_queue()
         with queue.reading() as session:
             rows = {row.id: row for row in session.scalars(select(HandIn).where(HandIn.person_id.is_not(None)))}
             pairs = Counter(
@@ -142,7 +142,7 @@ class Soak:
             rated = {each.hand_in_id: (each.rating, each.low, each.high) for each in session.scalars(select(Rating))}
         found = [f"{n} was acknowledged and is lost" for n in self.acknowledged.keys() - rows.keys()]
         found += [f"{n} is {row.state}: {row.reason}" for n, row in rows.items() if row.state != "rated"]
-        found += [f"job {job.id} ({job.kind}) is left" for job in queue.queue()]
+        found += [f"job {job.id} ({job.kind}) is left" for job in queue.jobs()]
         anchors = len(queue.course.anchors)
         found += [f"{n} has {pairs[n]} of {anchors} pairings" for n in rows if pairs[n] != anchors]
         equal: dict[str, set[object]] = {}

@@ -1,7 +1,7 @@
 """multigrid_rl: train, watch and judge RLlib PPO policies in the red/blue-door MultiGrid game.
 
-The names below are the whole Python API (docs/python.md). They are imported when they are first used: ``import
-multigrid_rl`` itself takes no time and does nothing.
+The names below are the Python API (docs/python.md). Each is imported at its first use, so ``import multigrid_rl``
+takes no time and has no side effect.
 """
 
 from importlib import import_module
@@ -18,5 +18,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the API before it is used, for a tab."""
+    """List the API for tab completion."""
     return __all__

@@ -1,6 +1,6 @@
 """The Python API, for notebooks and scripts (docs/python.md): seven names, and the run that training returns.
 
-Values are those of the command line, players also classes and objects. Mistakes raise a one-line ``ValueError``.
+Values are as on the command line; players may also be classes and objects. Mistakes raise a one-line ``ValueError``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv, by_seat
-from multigrid_rl.runs.players import config_of, is_run, of_other_package
+from multigrid_rl.runs.players import config_of, has_no_opponents, is_run
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.trainers import RowCallback
@@ -145,8 +145,8 @@ def play(
     if game not in KEPT:
         raise ConfigError(unknown("game", str(game), KEPT))
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
-    return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {_name(who, {})}"))
+    result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
+    return Replay(choose(kept_games(result), game, f"{episodes} games of {_name(who, {})}"))
 
 
 def train(
@@ -175,7 +175,7 @@ def train(
         RunError: the run broke off; what it had reported stays in its folder.
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
-    settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in by_seat(players).items()]
+    settings += [f"scenario.seats.{seat}={_seat_value(who)}" for seat, who in by_seat(players).items()]
     settings += keyword_overrides(values)
     _check_callback(callback)
     if resume is not None:
@@ -209,8 +209,8 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     torch.set_num_threads(1)  # small networks gain nothing from more
-    evaluation = play_games(_judged(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
-    return {"mode": mode, **summary(evaluation.parts)}
+    result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
+    return {"mode": mode, **summary(result.parts)}
 
 
 def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:
@@ -227,7 +227,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         ValueError: a mistake, in one line.
     """
     name = str(_name(who))
-    if of_other_package(name):
+    if has_no_opponents(name):
         players = find_target(name, [f"scenario={scenario}"] if scenario else []).players(greedy=False)
         if seat is not None and seat not in players:
             raise ConfigError(unknown("seat", seat, players))
@@ -235,13 +235,13 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
     catalogue, seats = Catalogue(), ["red_0"]
     card = None if is_run(name) or code_of(name) is not None else catalogue.card_of(name)
     if scenario is None and is_run(name):
-        played = run_config(Path(name)).scenario
-        seats = [*played.learning]
+        scenario_config = run_config(Path(name)).scenario
+        seats = [*scenario_config.learning]
     elif scenario is None and card is not None and card.env is not None:
-        played, seats = config_of(name, []).scenario, card.seats
+        scenario_config, seats = config_of(name, []).scenario, card.seats
     else:
-        played = load_scenario(scenario or "1v1")
-    spec = played.kind.spec
+        scenario_config = load_scenario(scenario or "1v1")
+    spec = scenario_config.kind.spec
     seat = seat or next(s for s in (*seats, *spec.seats) if s in spec.seats)
     spec.team_of(seat)
     return catalogue.seat(name, spec, seat).player
@@ -289,15 +289,15 @@ def _is_object(who: Any) -> bool:
     return hasattr(who, "act") and not isinstance(who, type)
 
 
-def _judged(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
-    """Return a player or run to be judged; in the red/blue-door game both players may be objects."""
+def _target_of(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
+    """Return the evaluation target for a player or run; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
     names = [_name(player, objects) for player in (who, opponent)]
     return find_target(str(names[0]), list(map(str, overrides)), opponent=names[1], objects=objects)
 
 
 def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str | None:
-    """Return what a player is called; an object is put into ``objects``, where it may be one."""
+    """Return a player's name; an object is added to ``objects`` under its name, or refused without ``objects``."""
     if who is None:
         return None
     kind = type(who)
@@ -310,7 +310,7 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
     return name
 
 
-def _seated(who: PlayerLike | Mapping[Any, float]) -> str:
+def _seat_value(who: PlayerLike | Mapping[Any, float]) -> str:
     if isinstance(who, Mapping):
         return ",".join(f"{_name(player)}:{weight:g}" for player, weight in who.items())
     return str(_name(who))
@@ -323,12 +323,12 @@ def _folder(key: str, path: Any) -> Path:
 
 
 def _check_callback(callback: Any) -> None:
-    """Refuse what cannot be called with a row. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` if ``callback`` cannot be called with a row."""
     if callback is None:
         return
     try:
         inspect.signature(callback).bind({})
     except TypeError as error:
         raise ConfigError(expected("callback", "a function of one row", f"{callback!r}: {error}")) from error
-    except ValueError:  # written in C: it tells no signature
+    except ValueError:  # a function in C without a signature
         return

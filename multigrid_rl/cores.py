@@ -1,4 +1,4 @@
-"""How many cores, and how much memory, this process may use, as the system and a container's limits say."""
+"""Cores and memory of this process, by the system and a container's limits."""
 
 import os
 from contextlib import suppress
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def available_cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Read how many CPUs a container's quota gives, by either version of control groups; ``None`` without a quota."""
+    """Return a container's quota in CPUs, from either version of control groups; ``None`` without a quota."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -25,7 +25,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Return how many bytes can be taken without swapping, a container's limit included; ``None``: unknown here."""
+    """Return the bytes available without swapping, within a container's limit; ``None``: unknown on this system."""
     free = []
     groups = root / "sys/fs/cgroup"
     for limit, used in (

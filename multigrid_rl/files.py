@@ -1,4 +1,4 @@
-"""Where the project's files are; safe reading of files that others may have written; atomic writing."""
+"""Folders of the project, safe reading of untrusted files, and atomic writing."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
-_MAX_WHOLE = 2**63
+_MAX_INTEGER = 2**63
 #: Environment variable: folders with the user's own frozen players.
 PLAYERS_FROM = "MULTIGRID_RL_PLAYERS"
 
@@ -30,24 +30,24 @@ def data_root() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
 
 
-def installing(extra: str) -> str:
-    """Return what to type for an extra of this package: by ``make`` in the environment that it made.
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this package; in the project's environment it is ``make``.
 
-    From a wheel its packages are named, as the name of this one belongs to nobody on the usual index.
+    For a wheel it names the extra's packages, since this package is not on PyPI.
     """
     root = data_root()
     if Path(sys.prefix).parent == root:
-        where = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
-        return f"make {where}setup EXTRAS={extra}"
+        options = "" if root == Path.cwd() else f"-C {shlex.quote(str(root))} "
+        return f"make {options}setup EXTRAS={extra}"
     if (root / "pyproject.toml").is_file():
         return f"pip install --editable {shlex.quote(f'{root}[{extra}]')}"
-    marked = [(one, one.marker) for one in map(Requirement, requires("multigrid-rl") or ()) if one.marker]
-    needed = [one for one, when in marked if when.evaluate({"extra": extra}) > when.evaluate({"extra": ""})]
-    return "pip install " + shlex.join(f"{one.name}{one.specifier}" for one in needed)
+    marked = [(entry, entry.marker) for entry in map(Requirement, requires("multigrid-rl") or ()) if entry.marker]
+    needed = [entry for entry, marker in marked if marker.evaluate({"extra": extra}) > marker.evaluate({"extra": ""})]
+    return "pip install " + shlex.join(f"{entry.name}{entry.specifier}" for entry in needed)
 
 
 def player_folders() -> list[Path]:
-    """Return where frozen players are looked for: the user's folders, the first of which takes new ones, then ours."""
+    """Return the folders of frozen players in search order: the user's, of which the first gets new ones, then ours."""
     # Unlike Path.home(), this does not raise for a user without a home folder.
     data_home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111
     folders = os.environ.get(PLAYERS_FROM) or str(Path(data_home, "multigrid-rl", "players"))
@@ -55,7 +55,7 @@ def player_folders() -> list[Path]:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Without anchors, by which a few hundred bytes become more values than any memory holds, and huge integers."""
+    """A loader that refuses huge integers, and anchors, which can expand a small file beyond any memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ class _PlainLoader(yaml.SafeLoader):
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value = super().construct_yaml_int(node)
-        if abs(value) >= _MAX_WHOLE:
+        if abs(value) >= _MAX_INTEGER:
             raise yaml.MarkedYAMLError(problem="whole numbers beyond 64 bits are not allowed")
         return value
 
@@ -85,14 +85,14 @@ def read_plain_yaml(path: Path) -> Any:
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     try:
-        # Of a text, errors would quote lines: a rubric's hidden seed, too.
+        # From a string, errors would quote lines, such as a rubric's hidden seed.
         return yaml.load(BytesIO(data), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
 
 
 def exists(path: Path) -> bool:
-    """Return whether something has this name. Raises ``OSError``: it is too long, or a folder is closed."""
+    """Return whether the path exists. Raises ``OSError``: it is too long, or a folder cannot be read."""
     try:  # ``Path.exists`` hides these errors from Python 3.14 on
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -101,30 +101,30 @@ def exists(path: Path) -> bool:
 
 
 @contextmanager
-def unfinished(path: Path) -> Iterator[Path]:
-    """Yield a place to write the file or folder ``path`` to, which gets its name when the block ends well.
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for the file or folder ``path``; it is renamed to ``path`` when the block succeeds.
 
-    What was at ``path`` stays until then. After a failure nothing is left, after a kill a hidden folder at most. Raises
+    An old file stays until then. A failure leaves nothing, a kill at most a hidden folder. Raises
     ``OSError``: it cannot be written or renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    exists(path)  # a name that is too long is refused before the work
+    exists(path)  # raises for a name that is too long, before the work
     with TemporaryDirectory(prefix=".unfinished-", dir=path.parent, ignore_cleanup_errors=True) as folder:
-        beside = Path(folder, path.name)
-        yield beside
-        beside.replace(path)
+        temporary_path = Path(folder, path.name)
+        yield temporary_path
+        temporary_path.replace(path)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file in one go, onto the disk: after a kill there is the old one or the new one. Raises ``OSError``."""
-    with unfinished(path) as beside, beside.open("wb") as file:
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file to disk atomically: after a kill there is the old or the new one. Raises ``OSError``."""
+    with atomic_path(path) as temporary_path, temporary_path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
 def json_text(content: Any, indent: int | None = None) -> str:
-    """Return JSON; a number that is not finite, which JSON does not have, is null."""
+    """Return JSON; numbers that are not finite become null."""
     try:
         return json.dumps(content, indent=indent, allow_nan=False)
     except ValueError:
@@ -132,20 +132,20 @@ def json_text(content: Any, indent: int | None = None) -> str:
 
 
 def free_path(folder: Path, name: str, ending: str = "") -> Path:
-    """Return a path in ``folder`` that nothing has yet: ``name``, or with a number from 2 behind it."""
+    """Return a path in ``folder`` that does not exist yet: ``name``, or ``name-2`` and so on."""
     names = chain([name], (f"{name}-{k}" for k in count(2)))
-    return next(path for free in names if not (path := folder / f"{free}{ending}").exists())
+    return next(path for candidate in names if not (path := folder / f"{candidate}{ending}").exists())
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
-    """Return the lines of a table; columns in ``left`` are text, the others numbers, which stand to the right."""
+    """Return the lines of a table; columns in ``left`` are aligned left, the others right."""
     marks = ["---" if column in left else "--:" for column in range(len(heads))]
     clean = [[cell.replace("|", "/") for cell in row] for row in rows]
     return [f"| {' | '.join(heads)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in clean)]
 
 
 def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
-    """Return a table: by default one column for each key of any row."""
+    """Return rows as CSV, by default with a column for each key of any row."""
     text = StringIO()
     writer = csv.DictWriter(
         text, list(columns or dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
@@ -156,12 +156,12 @@ def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
 
 
 def safe_cell(cell: Any) -> Any:
-    """Return a cell that no spreadsheet reads as a formula (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    """Escape a cell that a spreadsheet would run as a formula (https://owasp.org/www-community/attacks/CSV_Injection)."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def discard_output(stream: TextIO) -> None:
-    """Discard the buffered output of a broken stream: at exit Python would try to write it again and complain."""
+    """Discard the buffered output of a broken stream, which Python would try to write again at exit."""
     with suppress(OSError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, stream.fileno())

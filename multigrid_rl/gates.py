@@ -1,4 +1,4 @@
-"""Gates: a metric, a bound, and what "held" means. Pure: fed with reports, asked for a verdict."""
+"""Gates: a metric, a bound, and a rule when it is held. Pure: takes reports, returns a verdict."""
 
 import math
 from collections import deque
@@ -10,8 +10,8 @@ from multigrid_rl.text import expected
 
 Hold = Literal["every", "mean", "share"]
 
-#: A report counts only if so many episodes finished behind it, unless a scenario sets another
-#: number: ``scenario.report_episodes``.
+#: A report counts only if it is over at least this many finished episodes, unless a scenario sets
+#: another number: ``scenario.report_episodes``.
 MIN_EPISODES = 100
 
 
@@ -20,9 +20,9 @@ class Gate:
     """``metric <= bound`` or ``metric >= bound``, held over the last ``window`` environment steps.
 
     Hold variants, each judged at a report and only once the run has reports that reach ``window`` steps back:
-        every: met at every report of the window.
+        every: every report of the window meets the bound.
         mean: the mean over the window's reports meets the bound.
-        share: met at no less than ``share`` of the window's reports.
+        share: at least a share of ``share`` of the window's reports meets the bound.
     """
 
     metric: str
@@ -32,12 +32,12 @@ class Gate:
     share: float = 0.95
     window: int = 100_000
 
-    def met(self, value: float) -> bool:
-        """Return whether one value meets the bound. NaN never does."""
+    def is_met(self, value: float) -> bool:
+        """Return whether a value meets the bound; NaN never does."""
         return value <= self.bound if self.comparison == "<=" else value >= self.bound
 
     def margin(self, value: float) -> float:
-        """Return the distance to the bound in units of the bound (1 for a bound of 0), positive where it is met."""
+        """Return the distance to the bound in units of the bound (1 for a bound of 0), positive if it is met."""
         distance = self.bound - value if self.comparison == "<=" else value - self.bound
         return distance / (abs(self.bound) or 1.0)
 
@@ -48,7 +48,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Moment:
-    """When something happened: in environment steps, updates and seconds."""
+    """A time in a run: environment steps, updates and seconds."""
 
     env_steps: int
     policy_updates: int
@@ -68,13 +68,13 @@ class GateState:
     recent: deque[tuple[int, float]] = field(default_factory=deque)
 
     def update(self, now: Moment, value: float, first_report: int) -> None:
-        """Take one report's value; ``first_report`` is the run's first report in environment steps."""
+        """Add one report's value; ``first_report``: environment steps of the run's first report."""
         gate = self.gate
         self.value = value
         self.recent.append((now.env_steps, value))
         while self.recent[0][0] <= now.env_steps - gate.window:
             self.recent.popleft()
-        if gate.met(value):
+        if gate.is_met(value):
             self.first_reached = self.first_reached or now
             self.streak_from = now.env_steps if self.streak_from is None else self.streak_from
         else:
@@ -90,15 +90,15 @@ class GateState:
         if now - first_report < gate.window:
             return False
         if gate.hold == "mean":
-            return gate.met(self.mean())
-        return sum(gate.met(value) for _, value in self.recent) / len(self.recent) >= gate.share
+            return gate.is_met(self.mean())
+        return sum(gate.is_met(value) for _, value in self.recent) / len(self.recent) >= gate.share
 
     def held_steps(self, now: int) -> int:
-        """Return environment steps for which the gate has been met without a break."""
+        """Return the environment steps since which every report met the gate."""
         return 0 if self.streak_from is None else now - self.streak_from
 
     def mean(self) -> float:
-        """Return the mean over the window's reports; NaN without reports, not finite where one of them is not."""
+        """Return the mean over the window's reports; NaN without reports, not finite if one of them is not."""
         return sum(value for _, value in self.recent) / len(self.recent) if self.recent else math.nan
 
     def row(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class GateState:
             **asdict(self.gate),
             "value": self.value if math.isfinite(self.value) else None,
             "window_mean": mean if math.isfinite(mean) else None,
-            "met": self.gate.met(self.value),
+            "met": self.gate.is_met(self.value),
             "held": self.held,
             "first_reached": asdict(self.first_reached) if self.first_reached else None,
             "first_held": asdict(self.first_held) if self.first_held else None,
@@ -127,11 +127,11 @@ class GateKeeper:
         self.last: Moment | None = None
 
     def report(self, now: Moment, episodes: int, values: dict[str, float]) -> bool:
-        """Take one report. Returns whether it counted.
+        """Add one report; returns whether it counted.
 
         Args:
             now: environment steps, updates and seconds so far; steps must grow from report to report.
-            episodes: how many finished episodes the values are over; under ``min_episodes`` the report is not taken.
+            episodes: finished episodes behind the values; a report of fewer than ``min_episodes`` is ignored.
 
         Raises:
             KeyError: a gate's metric is missing.
@@ -146,7 +146,7 @@ class GateKeeper:
         self.last = now
         for state, value in zip(self.states, gate_values, strict=True):
             state.update(now, value, self.first_report)
-        if self.states and all(s.gate.met(s.value) for s in self.states):
+        if self.states and all(s.gate.is_met(s.value) for s in self.states):
             self.first_reached = self.first_reached or now
         if self.held:
             self.first_held = self.first_held or now
@@ -158,23 +158,23 @@ class GateKeeper:
         return bool(self.states) and all(state.held for state in self.states)
 
     def margin(self) -> float:
-        """Return the smallest margin of all gates: positive where every window's mean is met; NaN if one is unknown."""
+        """Return the smallest margin of all gates by window means: positive if all are met; NaN if one is unknown."""
         margins = [state.gate.margin(state.mean()) for state in self.states]
         return math.nan if not margins or any(map(math.isnan, margins)) else min(margins)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the histories of all gates, for :meth:`set_state` of a keeper with the same gates."""
+        """Return the histories of all gates, for :meth:`set_state` of a keeper with equal gates."""
         return deepcopy(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from these histories. Raises ``ValueError`` for histories of other gates."""
-        got, own = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
-        if got != own:
-            raise ValueError(expected("history of the gates", own, got))
+        got, gates = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
+        if got != gates:
+            raise ValueError(expected("history of the gates", gates, got))
         self.__dict__.update(deepcopy({**state, "min_episodes": self.min_episodes}))
 
     def verdict(self) -> dict[str, Any]:
-        """Return what the run achieved, as plain data. ``held``: whether all gates were ever held together."""
+        """Return the verdict as plain data. ``held``: whether all gates were ever held at one report."""
         moments = {"reached": self.first_reached, "held": self.first_held}
         return {
             "held": self.first_held is not None,

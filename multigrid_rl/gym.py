@@ -1,6 +1,6 @@
-"""Ids for ``gymnasium.make`` and ``make_vec``: ``import multigrid_rl.gym`` makes them known, as Gymnasium has it.
+"""Ids for ``gymnasium.make`` and ``make_vec``, registered by ``import multigrid_rl.gym``, as in other packages.
 
-The one import with a side effect; it reads names alone, and what plays is imported when it is made.
+The only import with a side effect; it reads only names, and ``make`` imports the environments.
 """
 
 import re
@@ -16,7 +16,7 @@ def sides() -> dict[str, tuple[str, ...]]:
     """Return the teams of every scenario of the red/blue-door game, by its name."""
     teams: dict[str, tuple[str, ...]] = {}
     for file in sorted((data_root() / "configs" / "scenario").glob("*.yaml")):
-        # Not parsed: yaml and what checks it would take longer than all of Gymnasium.
+        # Not parsed: yaml and its validation would take longer than importing Gymnasium.
         blue = _BLUE.search(file.read_text(encoding="utf-8"))
         if blue is not None:
             teams[file.stem] = ("red",) if blue[1] == "0" else ("red", "blue")

@@ -1,4 +1,4 @@
-"""One place that decides how kernels are compiled, where their machine code is kept, and when it is stale."""
+"""Compilation of kernels: compiler options, the cache of machine code on disk, and its invalidation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# ``nogil`` lets two Python threads step two halves of one batch. Kernels allocate nothing, so reference counting of
-# their array arguments is left out (``_nrt``): it was two thirds of the time of a step.
+# ``nogil`` lets two Python threads step two halves of one batch. Kernels allocate nothing, so ``_nrt`` switches off
+# reference counting of their array arguments, which took two thirds of the time of a step.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _DIGEST = hashlib.sha256().digest_size
-#: This user's folder for kernels in the temporary folder, where no other can be written.
+#: This user's folder for kernels in the temporary folder, used if no other can be written.
 TEMPORARY = f"multigrid-rl-kernels-{os.getuid()}"
 
 
 @lru_cache(maxsize=1)
 def _sources_digest() -> str:
-    digest = hashlib.sha256(Path(__file__).read_bytes())  # it holds the compiler's options
+    digest = hashlib.sha256(Path(__file__).read_bytes())  # this file sets the compiler options
     package = Path(__file__).parent
     for source in sorted(package.rglob("*.py")):
         text = source.read_bytes()
@@ -40,23 +40,23 @@ def _sources_digest() -> str:
     return digest.hexdigest()
 
 
-class NotKeptError(Exception):
-    """A kernel is not on disk, and must not be compiled by this process."""
+class NotCompiledError(Exception):
+    """A kernel is not on disk, and this process must not compile it."""
 
 
 class _State:
-    """What a process does about kernels that are not on disk."""
+    """How this process handles kernels that are not on disk."""
 
     def __init__(self) -> None:
-        self.kept_only = False
-        #: Called when one is missing; when one was compiled.
-        self.missing: Callable[[], None] = _nothing
-        self.compiled: Callable[[], None] = _nothing
-        #: Returns whether forms for several threads are still being compiled elsewhere.
+        self.forbid_compiling = False
+        #: Called when a kernel is missing; when one was compiled.
+        self.missing: Callable[[], None] = _do_nothing
+        self.compiled: Callable[[], None] = _do_nothing
+        #: Returns whether another process still compiles kernels for several threads.
         self.busy: Callable[[], bool] = bool
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -64,50 +64,50 @@ state = _State()
 
 
 @contextmanager
-def kept_only(on: bool) -> Iterator[None]:
-    """Raise ``NotKeptError`` instead of compiling within a block, if ``on``."""
-    state.kept_only = on
+def forbid_compiling(on: bool) -> Iterator[None]:
+    """Raise ``NotCompiledError`` instead of compiling within a block, if ``on``."""
+    state.forbid_compiling = on
     try:
         yield
     finally:
-        state.kept_only = False
+        state.forbid_compiling = False
 
 
 class _KernelFile(IndexDataCacheFile):
     """Machine code of one kernel: one file per signature, with a digest that shows whether it is complete and current.
 
-    Numba drops a cached kernel when its own file changes, but not when a constant or a kernel that it imports does:
-    after an update a user would play by the old rules. So every kernel is as old as all sources of kernels together.
-    And what a power cut leaves of a file, numba would read and fail, at every start: such a file counts as none.
+    Numba drops a cached kernel when its source file changes, but not when an imported constant or kernel does: after an
+    update a user would play by the old rules. So the digest of every kernel covers all sources of kernels.
+    Numba would also fail at every start on a file that a power cut left incomplete: such a file counts as missing.
     """
 
     def __init__(self, function: Callable[..., object], folder: str, name: str) -> None:
         super().__init__(folder, name, None)
-        # Where it may not be written, as in the sandbox of an agent, it may still be read.
-        self._beside = Path(function.__code__.co_filename).parent / "__pycache__"
+        # This folder can be read even if it cannot be written, as in the sandbox of an agent.
+        self._source_folder = Path(function.__code__.co_filename).parent / "__pycache__"
 
     def load(self, key: tuple[Any, ...]) -> Any:
-        own = self._place(key)
-        for place in (own, self._beside / own.name):
+        file = self._place(key)
+        for place in (file, self._source_folder / file.name):
             with suppress(OSError):
                 content = place.read_bytes()
                 body = content[_DIGEST:]
                 if content[:_DIGEST] == self._digest(key, body):
                     return pickle.loads(body)
         state.missing()
-        if state.kept_only:
-            raise NotKeptError
+        if state.forbid_compiling:
+            raise NotCompiledError
         return None
 
     def save(self, key: tuple[Any, ...], data: Any) -> None:
-        """Keep ``data`` for ``key``, in place of what was there."""
+        """Save ``data`` for ``key`` in place of an older file."""
         body = self._dump(data)
         with self._open_for_write(self._place(key)) as file:
             file.write(self._digest(key, body) + body)
         state.compiled()
 
     def _place(self, key: tuple[Any, ...]) -> Path:
-        # The last part of the key is a hash of the bytecode: the file of an older version is overwritten.
+        # The last part of the key is a hash of the bytecode; without it, a new version overwrites the old file.
         signature = hashlib.sha256(repr(key[:-1]).encode()).hexdigest()[:16]
         return Path(self._index_path).with_suffix(f".{signature}.nbc")
 
@@ -117,14 +117,14 @@ class _KernelFile(IndexDataCacheFile):
 
 
 class _KernelCache(FunctionCache):
-    """Lets a second process start at once. Where nothing can be written, each one compiles for itself."""
+    """Lets a second process start at once. If no folder can be written, each process compiles its kernels."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__(function)
         self._cache_file = _KernelFile(function, self._cache_path, self._impl.filename_base)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):  # a full disk, a used up quota: ``doctor`` reports it
+        with suppress(OSError):  # a full disk or quota, which ``doctor`` reports
             super().save_overload(sig, data)
 
 
@@ -132,45 +132,45 @@ _threads = local()
 
 
 def threads() -> int:
-    """Return how many threads this one shares the passes of networks with, itself included."""
+    """Return the number of threads that compute a pass of a network, this one included."""
     return getattr(_threads, "count", 1)
 
 
 def use_threads(count: int) -> None:
-    """Share the passes of networks out to ``count`` threads, at most :func:`most_threads`. No result changes."""
+    """Compute passes of networks in ``count`` threads, at most :func:`most_threads`. Results do not change."""
     count = min(count, most_threads())
     if count > 1:
-        import_module("numba.np.ufunc.parallel")._launch_threads()  # here, and not in the midst of a first pass
+        import_module("numba.np.ufunc.parallel")._launch_threads()  # here, and not during the first pass
         numba.set_num_threads(count)
     _threads.count = count
 
 
 @lru_cache(maxsize=1)
 def most_threads() -> int:
-    """Return how many threads can be had: 1 where numba finds none that hand work over fast."""
+    """Return the largest useful number of threads: 1 if numba has no OpenMP threads, since others start too slowly."""
     with suppress(ImportError):
-        import_module("numba.np.ufunc.omppool")  # they wait for work awake: 3 microseconds; numba's own need 75
+        import_module("numba.np.ufunc.omppool")  # OpenMP threads start in 3 microseconds; numba's workqueue needs 75
         numba.config.THREADING_LAYER = "omp"
         return int(numba.config.NUMBA_NUM_THREADS)
     return 1
 
 
 def temporary_folder() -> Path:
-    """Make :data:`TEMPORARY`, for this user alone. Raises ``OSError`` where that fails."""
+    """Make :data:`TEMPORARY`, writable only by this user. Raises ``OSError`` if that fails."""
     folder = Path(tempfile.gettempdir()) / TEMPORARY
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
-    # Machine code is run without a check, and any user may make folders there.
+    # Machine code runs without a check, and any user may make folders there.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder}: others may write there")
     return folder
 
 
 def _cache(function: Callable[..., object]) -> _KernelCache | None:
-    with suppress(RuntimeError):  # raised by numba when it can write neither beside the sources nor in the home folder
+    with suppress(RuntimeError):  # numba can write neither next to the sources nor in the home folder
         return _KernelCache(function)
     with suppress(RuntimeError, OSError):
-        # In the environment: the multigrid package caches kernels, too, and child processes inherit it.
+        # An environment variable: the multigrid package caches kernels, too, and child processes inherit it.
         os.environ["NUMBA_CACHE_DIR"] = str(temporary_folder())
         numba.config.reload_config()
         return _KernelCache(function)
@@ -186,18 +186,18 @@ def _compile(function: F, **extra: Any) -> F:
 
 
 def kernel(function: F) -> F:
-    """Compile a function that Python calls; machine code is kept on disk between processes."""
+    """Compile a function that Python calls; its machine code is saved on disk for later processes."""
     return _compile(function)
 
 
 def inlined(function: F) -> F:
-    """Compile a function that only kernels call, into its callers: its arguments are never copied."""
-    # Said here, as it would be inherited from the caller, and kept on disk for all others.
+    """Compile a function that only kernels call, inlined into its callers: its arguments are never copied."""
+    # Explicit, since a caller's ``fastmath`` would be inherited, and saved on disk for all other callers.
     return _compile(function, forceinline=True, fastmath=False)
 
 
-# For networks: a multiplication and the addition after it may be one instruction. Not for the game, whose rewards are
-# recorded to the last bit.
+# For networks: a multiplication and an addition may become one instruction. Not for the game, whose rewards must agree
+# with recorded ones to the last bit.
 _FLOAT = {"fastmath": {"contract"}}
 
 
@@ -206,23 +206,23 @@ def float_kernel(function: F) -> F:
     return _compile(function, **_FLOAT)
 
 
-# Filling an array of a few thousand numbers takes less time than handing a part of it over.
+# Only ``prange`` runs in parallel: filling an array of a few thousand numbers is faster in one thread.
 _PRANGE_ALONE = {"prange": True} | dict.fromkeys(
     ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
 )
 
 
 def shared(function: F, **extra: Any) -> F:
-    """As :func:`kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`.
+    """As :func:`kernel`; iterations of ``numba.prange`` run in the threads of :func:`use_threads`.
 
-    Where it calls another one, both are shared out, or neither.
+    If it calls another shared function, both run in parallel, or neither.
     """
     forms = []
     rounds = {"parallel": _PRANGE_ALONE} if "prange" in function.__code__.co_names else {}
     for form, options in enumerate(({}, rounds)):
         names = {name: getattr(value, "forms", {form: value})[form] for name, value in function.__globals__.items()}
         copied = FunctionType(function.__code__, names)
-        copied.__name__ = copied.__qualname__ = function.__name__ + "_beside" * form  # machine code is kept by name
+        copied.__name__ = copied.__qualname__ = function.__name__ + "_beside" * form  # files are named after it
         copied.__module__ = function.__module__
         forms.append(_compile(copied, **options, **extra))
 
@@ -245,5 +245,5 @@ def float_inlined(function: F) -> F:
 
 
 def float_dot(function: F) -> F:
-    """As :func:`float_inlined`; additions may be reordered, without which a sum of products is not vectorised."""
+    """As :func:`float_inlined`; additions may be reordered, so that a sum of products is vectorised."""
     return _compile(function, forceinline=True, fastmath={"contract", "reassoc"})

@@ -1,7 +1,7 @@
-"""Sixteen floats side by side as a number that kernels reckon with: what stays in a register, and what goes to memory.
+"""A numba type of sixteen floats, with which kernels control what stays in registers and what goes to memory.
 
-A compiler that makes vectors of a loop must ask at each of its starts whether its arrays overlap, and must write what
-it adds up before it reads on. A tile of lanes is read once, added up in registers, and written once.
+A compiler that vectorises a loop must check at each start whether its arrays overlap, and must write a sum before it
+reads on. A tile of lanes is read once, summed in registers, and written once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numba.core.errors import TypingError
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-#: How many: one register of AVX-512; elsewhere the compiler takes several.
+#: Number of floats: one register of AVX-512; on other processors the compiler uses several registers.
 LANES = 16
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
-# As :func:`multigrid_rl.jit.float_kernel`: a multiplication and the addition after it may be one instruction.
+# As for :func:`multigrid_rl.jit.float_kernel`: a multiplication and an addition may become one instruction.
 _CONTRACT = ("contract",)
 
 
@@ -46,7 +46,7 @@ def _place(context: Any, builder: Any, kinds: Any, args: Any) -> Any:
     return builder.bitcast(item, _VECTOR.as_pointer())
 
 
-def _checked(array: Any) -> None:
+def _check_array(array: Any) -> None:
     kind = (getattr(array, name, None) for name in ("ndim", "layout", "dtype"))
     if tuple(kind) != (2, "C", types.float32):
         raise TypingError(f"lanes: expected a contiguous (R, C) float32 array, got {array}")
@@ -54,8 +54,8 @@ def _checked(array: Any) -> None:
 
 @intrinsic
 def load(_: Any, array: Any, row: Any, column: Any) -> Any:
-    """Return ``array[row, column : column + LANES]``; nobody looks whether there are so many."""
-    _checked(array)
+    """Return ``array[row, column : column + LANES]``; bounds are not checked."""
+    _check_array(array)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.load(_place(context, builder, sig.args, args), align=4)
@@ -66,7 +66,7 @@ def load(_: Any, array: Any, row: Any, column: Any) -> Any:
 @intrinsic
 def store(_: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
     """Set ``array[row, column : column + LANES]``."""
-    _checked(array)
+    _check_array(array)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         builder.store(args[3], _place(context, builder, sig.args, args), align=4)

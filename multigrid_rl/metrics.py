@@ -1,10 +1,10 @@
-"""Metrics: groups of names with their meaning, those that every run has, and the pure arithmetic behind them.
+"""Metrics: groups of names with their meaning, the groups of every run, and their pure arithmetic.
 
 ``<seat>`` is a seat such as ``red_0``, ``<team>`` a team such as ``red``; ``<module>`` is a trained network, named
 after the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
 
-``tables.METRICS`` names the groups that are computed from finished episodes: the same functions fill a run's rows, the
-table of ``evaluate`` and the checks of a grade. ``tables.MEASURED`` names those that a part of training measures.
+``tables.METRICS`` lists the groups that are computed from finished episodes: the same functions serve a run's rows, the
+table of ``evaluate`` and the checks of a grade. ``tables.MEASURED`` lists groups that parts of training measure.
 """
 
 import re
@@ -20,14 +20,14 @@ from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 
 class Sample(NamedTuple):
-    """A metric of some episodes."""
+    """Values of a metric over some episodes."""
 
-    values: NDArray[Any]  # (m,) of the episodes that count; flags where the metric is a share
+    values: NDArray[Any]  # (m,) of the episodes that count; booleans if the metric is a share
     mean: float
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> "Sample":
-        """Return values (m,) with their mean, NaN of none."""
+        """Return values (m,) with their mean, NaN without values."""
         return cls(values, float(values.mean()) if len(values) else float("nan"))
 
 
@@ -37,11 +37,11 @@ class MetricGroup:
 
     Attributes:
         names: name pattern -> (meaning, unit).
-        samples: computes metrics of episodes: (episodes, who is in them, seats and teams that are asked about) -> name
-            -> sample. ``None``: they are measured elsewhere.
-        absent: (configuration of a run, who is in it) -> patterns of names that its rows do not have when gates are
+        samples: computes metrics of episodes: (episodes, agents and seats, requested seats and teams) -> name ->
+            sample. ``None``: they are measured elsewhere.
+        absent: (configuration of a run, agents and seats) -> pattern of names that its rows lack when gates are
             judged -> reason.
-        column: ``evaluate`` shows the metrics in columns, which are not there already.
+        column: whether ``evaluate`` adds columns for the metrics.
     """
 
     names: Mapping[str, tuple[str, str]]
@@ -51,7 +51,7 @@ class MetricGroup:
 
 
 def groups(*names: str) -> Iterator[MetricGroup]:
-    """Yield the groups of some tables, ``metrics`` and ``measured``, but for those of add-ons that are left out."""
+    """Yield the groups of some tables, ``metrics`` and ``measured``, except those of missing add-ons."""
     for name in names:
         table = tables.entries(name)
         yield from (tables.find(table, entry) for entry in table if tables.has(table, entry))
@@ -68,12 +68,12 @@ def matches(name: str, pattern: str) -> bool:
     return re.fullmatch(expression, name) is not None
 
 
-def samples_of(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
-    """Return all metrics of some episodes by name, for the seats and teams in ``who``."""
+def samples_of(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
+    """Return all metrics of some episodes by name, for the seats and teams in ``names``."""
     found: dict[str, Sample] = {}
     for group in groups("metrics"):
         if group.samples is not None:
-            found |= group.samples(table, specs, who)
+            found |= group.samples(table, specs, names)
     return found
 
 
@@ -86,11 +86,11 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
 # --- groups that every run has
 
 
-def _returns(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
-    # Means of all columns at once: numpy adds up a table row by row, a single column in pairs.
+def _returns(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
+    # Means of all columns at once: numpy sums a table row by row, but a single column pairwise, with other rounding.
     means = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
     found = {"episode_len_mean": Sample.of(table.length)}
-    for name in who:
+    for name in names:
         if name in means:
             found[f"return_mean/{name}"] = Sample(table.returns[:, specs.seats.index(name)], means[name])
         else:
@@ -100,9 +100,9 @@ def _returns(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> 
     return found
 
 
-def _outcomes(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) -> dict[str, Sample]:
+def _outcomes(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
     found: dict[str, Sample] = {}
-    for seat in who:
+    for seat in names:
         if not specs.has_winner or seat not in specs.seats:
             continue
         team = specs.teams[specs.seats.index(seat)]
@@ -117,7 +117,7 @@ def _outcomes(table: EpisodeTable, specs: MultiAgentSpec, who: Sequence[str]) ->
 
 
 def games_against(table: EpisodeTable, specs: MultiAgentSpec, team: str) -> dict[str, NDArray[np.bool_]]:
-    """Return which episodes (M,) each of several players that take turns on seats of other teams took part in."""
+    """Return masks (M,) of the episodes of each player in pools on seats of other teams."""
     pools = enumerate(specs.pools)
     return table.with_players({k: names for k, (seat, names) in pools if specs.teams[specs.seats.index(seat)] != team})
 
@@ -171,7 +171,7 @@ OUTCOMES = MetricGroup(
     column=False,
 )
 
-#: What updates measure.
+#: Metrics of updates.
 LEARNER = MetricGroup(
     {
         "explained_variance/<module>": (
@@ -205,7 +205,7 @@ LEARNER = MetricGroup(
     }
 )
 
-#: What is known only after the gates of a report are judged.
+#: Metrics that are known only after the gates of a report are judged.
 LATER = MetricGroup(
     {
         "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
@@ -243,16 +243,16 @@ LATER = MetricGroup(
     ),
 )
 
-#: The user's own functions, by the gates that name them.
+#: Metrics by functions of the user, which gates name.
 OWN = MetricGroup(
     {
         "own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own"),
     }
 )
 
-#: Parts of an iteration that follow one another; the other ``timing/`` metrics are parts of these.
+#: Consecutive parts of an iteration; the other ``timing/`` metrics are parts of these.
 STAGES = ("sample", "learn", "sync", "metrics", "checkpoint")
-#: Parts in which games are played and networks computed; everything else is overhead.
+#: Parts that play games and compute networks; all others are overhead.
 WORK = ("engine", "play", "players", "forward", "network", "loss", "optimizer")
 
 
@@ -281,9 +281,9 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
 
 
 def ahead(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return 1 where the return ``one`` is larger, -1 where it is smaller, 0 where they differ by rounding alone."""
-    level = np.isclose(one, other, rtol=1e-12, atol=1e-6)  # sums of floats depend on their order
-    return np.where(level, 0.0, np.sign(one - other))
+    """Return 1 where the return ``one`` is larger, -1 where it is smaller, 0 where they differ only by rounding."""
+    equal = np.isclose(one, other, rtol=1e-12, atol=1e-6)  # sums of floats depend on their order
+    return np.where(equal, 0.0, np.sign(one - other))
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
@@ -296,11 +296,11 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     p, z = successes / trials, 1.96
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
-    # Where none or all succeeded, rounding would go slightly beyond 0 or 1 and print "-0.0%".
+    # With no or only successes, rounding may leave [0, 1] slightly, which prints as "-0.0%".
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def students(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
+def student_quantiles(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the 97.5 % quantiles of Student's distribution by degrees of freedom, to 0.2 %.
 
     By its expansion (https://personal.math.ubc.ca/~cbm/aands/page_949.htm, 26.7.5): scipy's would take 40 MB.
@@ -313,18 +313,18 @@ def students(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     found = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
-    return np.select([freedom == 1, freedom == 2], [12.706205, 4.302653], found)  # where it is far off
+    return np.select([freedom == 1, freedom == 2], [12.706205, 4.302653], found)  # where the expansion is inexact
 
 
 def mean_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by Student's distribution.
 
-    A single value has none: its bounds are NaN.
+    The bounds for a single value are NaN.
     """
     mean, count = float(values.mean()), len(values)
     if count == 1:
         return mean, float("nan"), float("nan")
-    half = float(students(np.array(count - 1)) * values.std(ddof=1)) / float(np.sqrt(count))
+    half = float(student_quantiles(np.array(count - 1)) * values.std(ddof=1)) / float(np.sqrt(count))
     return mean, mean - half, mean + half
 
 

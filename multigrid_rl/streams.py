@@ -65,23 +65,23 @@ def fill_uniform(stream: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
 
 
 def purpose_of(kind: int, index: int, room: int = 32) -> int:
-    """Return the purpose of number ``index`` of a kind: no other kind has it, whatever the number.
+    """Return the purpose of number ``index`` of a kind; purposes of different kinds never collide.
 
     Args:
-        kind: the kind's first purpose.
-        index: of the seat, team or agent, from 0.
-        room: how many purposes the kind has before the next kind's first one.
+        kind: first purpose of the kind.
+        index: number of the seat, team or agent, from 0.
+        room: number of purposes before the first one of the next kind.
     """
     return kind + index if index < room else (kind << 32) + index
 
 
 def seeded(seed: int | Sequence[int], games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.uint64]:
-    """Start states (N,) of the streams of ``games`` under ``seed``, for one ``purpose`` (see :func:`purpose_of`).
+    """Return initial states (N,) of the streams of ``games`` under ``seed``, for a ``purpose`` (:func:`purpose_of`).
 
-    Under a seed of its own each of them is the first game of that seed.
+    With a sequence of seeds, each stream is that of the first game under its seed.
     """
     if isinstance(seed, Sequence):
-        return np.concatenate([seeded(one, np.zeros(1, np.int64), purpose) for one in seed])
+        return np.concatenate([seeded(game_seed, np.zeros(1, np.int64), purpose) for game_seed in seed])
     out = np.empty(len(games), np.uint64)
     _seed_streams(np.uint64(seed % 2**64), np.uint64(purpose), games, out)
     return out
@@ -98,7 +98,7 @@ class Streams:
 
     def uniform(self, columns: int) -> NDArray[np.float64]:
         """Return (N, columns) numbers in [0, 1), a row for each game."""
-        part = self.state[self._which]  # of all, a view: what is written is written there
+        part = self.state[self._which]  # a view if all games are selected, else a copy
         out = np.empty((len(part), columns), np.float64)
         fill_uniform(part, out)
         if not isinstance(self._which, slice):
@@ -106,7 +106,7 @@ class Streams:
         return out
 
     def rows(self, which: NDArray[np.intp]) -> Streams:
-        """Return the streams of the games numbered ``which`` (M,): they advance, the others stay."""
+        """Return the streams of the games numbered ``which`` (M,), with the same state: only these advance."""
         selected = copy.copy(self)
         selected._which = which
         return selected

@@ -1,7 +1,7 @@
-"""The doors of this house: what a configuration or a command may name, and where it is, as ``module:object``.
+"""Doors of the package: tables of extension points, from names in configurations and commands to ``module:object``.
 
-The core asks a table and never names an add-on: an entry's module is imported when somebody asks for it. Adding one is
-an entry here and its file. An installed package adds entries of ENVIRONMENTS, GAMES, TEXTS, TRAINERS, NETWORKS,
+The core looks names up here and never imports an add-on: an entry's module is imported at its first use. An addition
+is an entry here and its file. An installed package adds entries of ENVIRONMENTS, GAMES, TEXTS, TRAINERS, NETWORKS,
 WEIGHTINGS and METRICS by an entry point of the group ``multigrid_rl.<table>``, such as ``multigrid_rl.environments``.
 """
 
@@ -21,49 +21,48 @@ ENVIRONMENTS: dict[str, str] = {
     "unity": "multigrid_rl.walkers.unity:Unity",
 }
 
-#: The kind whose ``env_id`` begins like this, for who types nothing else; the longest beginning counts.
+#: Default kind by prefix of ``env_id``; the longest matching prefix counts.
 ENV_IDS: dict[str, str] = {
     "": "gymnasium",
     "pettingzoo:": "pettingzoo",
     "openspiel:": "pettingzoo",
 }
 
-#: What players of a game need to be seated, by the class that describes the game: ``players.places.Place``.
+#: Seats for players of a game (``players.places.Place``), by the class that describes the game.
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
     "NoOpponentSpec": "multigrid_rl.players.doors:NO_OPPONENT",
 }
 
-#: What programs of strangers are told about a game, and may answer: a class made from a game and seats of one team.
+#: Protocols between games and programs of strangers: classes made from a game and seats of one team.
 PROTOCOLS: dict[str, str] = {
     "1": "multigrid_rl.competition.messages:DoorsProtocol",
     "2": "multigrid_rl.competition.messages:SeatsProtocol",
 }
 
-#: Beginnings of the next table after which a name without a slash is a module, which is imported.
+#: Prefixes of the next table after which a name without a slash is a module, which is imported.
 IMPORTED = ("pettingzoo",)
 
-#: What opens one game of the kind ``pettingzoo``, by what its ``env_id`` begins with: (rest of the id, arguments) ->
+#: Functions that open one game of the kind ``pettingzoo``, by prefix of its ``env_id``: (rest of the id, arguments) ->
 #: ``envs.zoo.Game``.
 GAMES: dict[str, str] = {
     "pettingzoo": "multigrid_rl.envs.farama:zoo_game",
     "openspiel": "multigrid_rl.envs.openspiel:Spiel",
 }
 
-#: What writes a game of PettingZoo's as text where its own renderer does not, by its ``metadata["name"]``: its
-#: environment, unwrapped -> text.
+#: Text renderers for games of PettingZoo without one, by their ``metadata["name"]``: unwrapped environment -> text.
 TEXTS: dict[str, str] = {
     "tictactoe_v3": "multigrid_rl.envs.farama:tictactoe",
     "connect_four_v3": "multigrid_rl.envs.farama:connect_four",
 }
 
-#: Environments that we bring to Gymnasium: arguments of ``gymnasium.register`` by id.
+#: Environments of this package for Gymnasium: arguments of ``gymnasium.register`` by id.
 GYMNASIUM: dict[str, dict[str, Any]] = {
     "Walker-v0": {"entry_point": "multigrid_rl.walkers.bodies:WalkerEnv", "max_episode_steps": 1000},
 }
 
-#: Environments of Gymnasium by class, and what builds many of them side by side: ``walkers.mujoco.side_by_side``.
+#: Environments of Gymnasium by class, with the function that builds many in parallel: ``walkers.mujoco.side_by_side``.
 BATCHED: dict[str, str] = dict.fromkeys(
     (
         "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
@@ -75,7 +74,7 @@ BATCHED: dict[str, str] = dict.fromkeys(
     "multigrid_rl.walkers.mujoco:side_by_side",
 )
 
-#: What ``train.trainer`` may name: who samples, who learns, and their options.
+#: Trainers by ``train.trainer``: samplers, learners, and their options.
 TRAINERS: dict[str, str] = {
     "ppo": "multigrid_rl.training.trainers:TRAINER",
     "bc": "multigrid_rl.imitation.imitation_trainers:CLONING",
@@ -86,36 +85,36 @@ TRAINERS: dict[str, str] = {
     "dac": "multigrid_rl.imitation.imitation_trainers:DAC",
 }
 
-#: Sections of ``train`` that tell the trainer of a file older than ``train.trainer``: the first that is there decides.
+#: Sections of ``train`` that decide the trainer of a file older than ``train.trainer``: the first one in the file.
 SECTIONS: dict[str, str] = {"dagger": "dagger", "cloning": "bc", "adversarial": "gail"}
 
-#: Keys of add-ons that name files or code, which no file may set where code is refused.
+#: Keys of add-ons that name files or code, which no file may set in safe mode.
 NAMING_CODE = ("train.dagger.expert", "expert")
 
-#: Keys of add-ons that a user may write without the part that they belong to.
+#: Short forms of add-ons' keys, without their section.
 SHORT_KEYS: dict[str, str] = {"expert": "train.dagger.expert"}
 
-#: What ``init`` may name: where the first weights come from.
+#: Sources of initial weights that ``init`` may name.
 STARTS: dict[str, str] = {"player": "multigrid_rl.runs.players:initial_weights"}
 
-#: Modules that have moved since checkpoints were written that name them: old name -> new one.
+#: Modules that moved, and that older checkpoints name: old name -> new name.
 MOVED: dict[str, str] = {"multigrid_rl.players.league": "multigrid_rl.league.league"}
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that ``model.name`` may name: all that a configuration must know before torch is imported.
+    """A network that ``model.name`` may name: facts for configurations, without importing torch.
 
     Attributes:
         build: ``module:Class`` or function, from a :class:`multigrid_rl.models.Layout` to a ``torch.nn.Module``.
-        memory: it has a memory, and one hidden layer.
+        memory: it is recurrent, and has one hidden layer.
         towers: policy and values share no weights, so that one can learn without the other.
         central: its critic may read more than its actor.
-        legal: it leaves out choices that are not legal.
+        legal: it masks choices that are not legal.
         vectors: it reads vectors of floats, not only tokens.
-        images: it reads images, where an environment shows such.
-        options: switches of ``model`` that it has over vectors.
-        activations: those that it has; ``None``: it is not asked.
+        images: it reads images, if the environment has them.
+        options: switches of ``model`` that it supports on vectors.
+        activations: activations that it supports; ``None``: not checked.
     """
 
     build: str
@@ -131,12 +130,12 @@ class Network:
 
 @dataclass(frozen=True)
 class HeadEntry:
-    """What a policy's outputs may mean over bounded numbers: ``model.head``.
+    """A distribution over bounded numbers by a policy's outputs: ``model.head``.
 
     Attributes:
         build: ``module:Class``, called with low, high, size, features and a generator; ``None``: the Gaussian.
-        size: ``model.head_size`` unless another is said; ``None``: it has none.
-        probability: actions have one; without it no policy gradient can train the head.
+        size: default of ``model.head_size``; ``None``: it has none.
+        probability: actions have a probability; without it no policy gradient can train the head.
     """
 
     build: str | None
@@ -145,7 +144,7 @@ class HeadEntry:
 
 
 _RECURRENT = "multigrid_rl.models.recurrent:RecurrentActorCritic"
-#: What ``model.name`` may name, beside a ``module:Class`` of a user's own.
+#: Networks by ``model.name``, in addition to a user's ``module:Class``.
 NETWORKS: dict[str, Network] = {
     "mlp": Network(
         "multigrid_rl.models.mlp:build",
@@ -165,7 +164,7 @@ NETWORKS: dict[str, Network] = {
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
 }
 
-#: What ``model.head`` may name.
+#: Heads by ``model.head``.
 HEADS: dict[str, HeadEntry] = {
     "gaussian": HeadEntry(None),
     "deterministic": HeadEntry("multigrid_rl.models.heads:Deterministic", probability=False),
@@ -183,7 +182,7 @@ METRICS: dict[str, str] = {
     "doors": "multigrid_rl.world.events:DOORS",
 }
 
-#: Groups of metrics that a part of training measures itself, the core's before those of add-ons.
+#: Groups of metrics that parts of training measure, the core's before those of add-ons.
 MEASURED: dict[str, str] = {
     "run": "multigrid_rl.metrics:RUN",
     "learner": "multigrid_rl.metrics:LEARNER",
@@ -205,18 +204,18 @@ WEIGHTINGS: dict[str, str] = {
     "nash": "multigrid_rl.league.rules:NASH",
 }
 
-#: Pools of opponents that grow while a run trains: settings of the key of ``scenario`` with this name.
+#: Pools of opponents that grow during a run: settings under the key of ``scenario`` with this name.
 POOLS: dict[str, str] = {"league": "multigrid_rl.league.settings:LeagueConfig"}
 
-#: Ways to name a player beside the catalogue: a class, a program, a run.
+#: Names of players outside the catalogue: a class, a program, a run.
 NAMINGS: dict[str, str] = {
     "class": "multigrid_rl.players.classes:NAMING",
     "agent": "multigrid_rl.competition.agents:NAMING",
     "run": "multigrid_rl.runs.players:NAMING",
 }
 
-#: Pages of what commands have written, by what they wrote: a function of its folder that writes the page. The page of
-#: a game is text, of its record.
+#: Pages of commands' output, by its kind: a function of the folder that writes the page. For a game it is a function
+#: of the record that returns text.
 PAGES: dict[str, str] = {
     "run": "multigrid_rl.show.report:write_run_report",
     "cup": "multigrid_rl.show.report:write_cup_report",
@@ -224,17 +223,17 @@ PAGES: dict[str, str] = {
     "game": "multigrid_rl.show.replay:game_page",
 }
 
-#: Folders that ``export`` reads beside runs, by a file that only they have: (folder, seat or team, folder to write
-#: into, scenario or None) -> folders of players as ``runs.players.players_for`` returns them.
+#: Folders that ``export`` reads in addition to runs, by a file that only they have: (folder, seat or team, folder to
+#: write into, scenario or None) -> folders of players as ``runs.players.players_for`` returns them.
 CHECKPOINTS: dict[str, str] = {
     "rllib_checkpoint.json": "multigrid_rl.rllib.export:players_of",
     "module_state.pkl": "multigrid_rl.rllib.export:players_of",
 }
 
-#: Figures that commands draw, as PNG: a function of what is drawn, then of the file.
+#: Figures that commands draw as PNG: functions of the data, then the file.
 FIGURES: dict[str, str] = {"comparison": "multigrid_rl.show.figures:save_comparison"}
 
-#: Where a run's rows go, too: what ``tracking`` may name; each is a ``runs.folder.Tracker``.
+#: Further outputs of a run's rows that ``tracking`` may name; each is a ``runs.folder.Tracker``.
 TRACKERS: dict[str, str] = {
     "csv": "multigrid_rl.ops.trackers:Csv",
     "wandb": "multigrid_rl.ops.trackers:Wandb",
@@ -243,10 +242,10 @@ TRACKERS: dict[str, str] = {
     "web": "multigrid_rl.show.live:Web",
 }
 
-#: What a run's provenance says of an input, by the key of the configuration that names it: RunConfig -> plain data.
+#: Provenance of a run's inputs, by the configuration key that names the input: RunConfig -> plain data.
 FACTS: dict[str, str] = {"data": "multigrid_rl.imitation.demonstrations:facts"}
 
-#: What looks at a connected cluster before it is used. ``cluster``, for a run: (RunConfig, folder, stages) -> the run
+#: Checks of a connected cluster before its use. ``cluster``, for a run: (RunConfig, folder, stages) -> the RunConfig
 #: with as many env runners as fit, lines to print. ``nodes``: (folder, stages, trials=whether it is a search) -> lines.
 PREFLIGHTS: dict[str, str] = {
     "cluster": "multigrid_rl.ops.cluster:fit_to_cluster",
@@ -284,18 +283,18 @@ VERBS: dict[str, str] = {
 
 
 def load(reference: str) -> Any:
-    """Import what ``module:object`` names."""
+    """Import the object ``module:object``."""
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def find(table: Mapping[str, str], name: str) -> Any:
-    """Import what an entry of a table names. Raises ``KeyError``: no such entry."""
+    """Import the object of a table entry. Raises ``KeyError``: no such entry."""
     return load(table[name])
 
 
 def has(table: Mapping[str, str], name: str) -> bool:
-    """Return whether a table has such an entry, and its add-on was not left out of this checkout."""
+    """Return whether a table has this entry, and its add-on is part of this checkout."""
     module = table.get(name, "").partition(":")[0]
     return bool(module) and find_spec(".".join(module.split(".")[:2])) is not None
 

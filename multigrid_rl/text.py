@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-_MOST_NAMED, _NEAREST = 12, 6  # in a message; of more names only so many
+_MAX_NAMED, _NEAREST = 12, 6  # most names in a message; number of nearest names if there are more
 #: Name of the program.
 NAME = "multigrid-rl"
 
 
 def program() -> str:
-    """Return what to type for this program: its name or, where a shell does not find this one by it, its path."""
+    """Return the command of this program: its name, or its path if a shell finds no or another program by the name."""
     started = sys.argv[0]
-    typed = Path(started).name == NAME and os.sep in started
-    own = Path(started) if typed else Path(sys.executable).with_name(NAME)
+    has_path = Path(started).name == NAME and os.sep in started
+    executable = Path(started) if has_path else Path(sys.executable).with_name(NAME)
     found = shutil.which(NAME)
-    by_name = not own.exists() or (found is not None and Path(found).resolve() == own.resolve())
-    return NAME if by_name else shlex.quote(str(own))
+    by_name = not executable.exists() or (found is not None and Path(found).resolve() == executable.resolve())
+    return NAME if by_name else shlex.quote(str(executable))
 
 
 def reason(error: OSError, place: object = "") -> str:
-    """Return an error of the system in one line, with its path: ``place`` if the error has none."""
+    """Return an ``OSError`` as one line, with its path, or ``place`` if it has none."""
     where = error.filename or place
     return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
 
 
 class OneLineError(Exception):
-    """An error whose message says all; a notebook shows it without the lines of our code that it went through."""
+    """An error with a complete message for users; notebooks show it without a traceback."""
 
     hint = ""
-    status = 2  # with which a command leaves
+    status = 2  # exit status of a command
 
-    def _render_traceback_(self) -> list[str]:  # what IPython asks for
+    def _render_traceback_(self) -> list[str]:  # called by IPython
         return [f"{type(self).__name__}: {self}", *filter(None, [self.hint])]
 
 
 class ConfigError(OneLineError, ValueError):
-    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
+    """A mistake in the user's request; the message is one line, ``KEY: expected X, got Y``."""
 
 
 def printable(text: str) -> str:
@@ -58,12 +58,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def shown(text: str | bytes, most: int = 80) -> str:
-    """Return the beginning of ``text``, safe to print in one line: at most ``most`` characters and three dots."""
+def shown(text: str | bytes, limit: int = 80) -> str:
+    """Return the beginning of ``text``, safe to print in one line: at most ``limit`` characters and three dots."""
     if isinstance(text, bytes):
-        text = text[: 4 * most].decode(errors="replace")
-    line = printable(one_line(text[: 4 * most]))
-    return line if len(line) <= most else line[:most] + "..."
+        text = text[: 4 * limit].decode(errors="replace")
+    line = printable(one_line(text[: 4 * limit]))
+    return line if len(line) <= limit else line[:limit] + "..."
 
 
 def one_line(text: object) -> str:
@@ -83,32 +83,32 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> str:
-    """Return the message for an unknown name: ``what`` was expected, its braces filled with the known names."""
+    """Return the message for an unknown name; ``what`` is the expectation, with braces for the known names."""
     names = list(known)
     return expected(key, what.format(listed(word, names)), word + suggestion(word, names))
 
 
 def listed(word: str, names: Sequence[str]) -> str:
-    """Return names in a row, of many those that are nearest to ``word`` and how many more there are."""
-    if len(names) <= _MOST_NAMED:
+    """Return names in a row; of many names, the nearest to ``word`` and the number of the others."""
+    if len(names) <= _MAX_NAMED:
         return ", ".join(names) or "none"
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.4) or names[:_NEAREST]
     return f"{', '.join(near)} and {len(names) - len(near)} more"
 
 
 def spread(low: float, high: float, form: str) -> str:
-    """Return an interval as ``low to high``, ``-`` where there is none: its bounds are NaN."""
+    """Return an interval as ``low to high``, or ``-`` if its bounds are NaN."""
     return "-" if math.isnan(low) else f"{low:{form}} to {high:{form}}"
 
 
-def check_whole(key: str, value: object, least: int, why: str = "") -> None:
-    """Raise :class:`ConfigError` for anything but a whole number of at least ``least``."""
+def check_integer(key: str, value: object, least: int, why: str = "") -> None:
+    """Raise :class:`ConfigError` unless ``value`` is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ConfigError(expected(key, f"a whole number of at least {least}{why}", shown(repr(value))))
 
 
-#: pydantic's kinds of errors in plain words; braces are filled with what was given and the bounds.
-_PLAIN = {
+#: Expectations by pydantic's type of error; braces are filled with the value and the bounds.
+_WANTED = {
     "float_parsing": "a number", "float_type": "a number", "int_parsing": "a whole number",
     "int_type": "a whole number", "int_from_float": "a whole number", "bool_parsing": "true or false",
     "bool_type": "true or false", "tuple_type": "a list, such as [{got}]", "list_type": "a list, such as [{got}]",
@@ -124,12 +124,12 @@ def first_error(error: ValidationError, place: str = "", *, quoting: bool = Fals
     first = error.errors()[0]
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
     message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
-    if first["type"] in _PLAIN:
-        words = _PLAIN[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
+    if first["type"] in _WANTED:
+        words = _WANTED[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
         message = f"expected {words}"
-    message = message.split(" or instance of ")[0]  # a class of ours
+    message = message.split(" or instance of ")[0]  # a class name means nothing to users
     if quoting and not isinstance(first["input"], dict) and ", got " not in message:
         message = f"{message}, got {one_line(first['input'])}"
-    # A message about one key of a part names that key itself: cluster + num_env_runners: expected ...
+    # A validator's message may begin with a key inside the part: cluster + num_env_runners: expected ...
     joint = "." if re.match(r"[\w.]+: expected", message) else ": "
     return f"{key}{joint}{message}" if key else message

@@ -1,12 +1,12 @@
-"""Code that files name: whether it is run, how it is imported, and how its mistakes are reported.
+"""User code that files name: whether it runs, how it is imported, and how its errors are reported.
 
-The one rule of trust: a file that you load is code that you run; ``--safe`` refuses what names code.
+The rule of trust: a file that you load is code that you run; ``--safe`` refuses files that name code.
 
-A run, a card, a scenario or a recipe may name code as ``module:name``. Loading such a file imports it, and says so.
-``MULTIGRID_RL_SAFE=1`` refuses such names instead. Files of strangers (what is handed in to a cup, to be graded
-or inspected, what comes from a hub) are always read so: see :func:`strangers`.
+A run, a card, a scenario or a recipe may name code as ``module:name``. Loading such a file imports it with a warning.
+``MULTIGRID_RL_SAFE=1`` refuses such names instead. Files of strangers (handed in to a cup, to be graded or inspected,
+or downloaded from a hub) are always read in safe mode: see :func:`strangers`.
 
-Programs of strangers are another matter: they run in a sandbox, unless :data:`TRUSTED` says that they are trusted.
+Programs of strangers run in a sandbox, unless :data:`TRUSTED` is set.
 """
 
 import importlib
@@ -28,11 +28,11 @@ from multigrid_rl.text import ConfigError, expected, one_line
 LOG = logging.getLogger(__name__)
 #: Environment variable: 1 refuses files that name code (``--safe``).
 SAFE = "MULTIGRID_RL_SAFE"
-#: Environment variable: 1 runs programs of others without a sandbox, as one's own (``--trusted``).
+#: Environment variable: 1 runs programs of others without a sandbox (``--trusted``).
 TRUSTED = "MULTIGRID_RL_TRUSTED"
-#: How something outside of this project is named: ``module:name``. Nothing of our own is called like that.
+#: Name of user code: ``module:name``. No built-in name has this form.
 CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-#: What user code may raise by mistake.
+#: Errors that mistakes in user code may raise.
 MISTAKES = (
     *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
     *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
@@ -40,7 +40,7 @@ MISTAKES = (
 
 _of_strangers: ContextVar[bool] = ContextVar("of_strangers", default=False)
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def safe() -> bool:
@@ -74,45 +74,45 @@ def strangers() -> Iterator[None]:
 
 
 def check_code(key: object, names: Iterable[str], what: str) -> None:
-    """Say which code a file makes this process run, once for each name.
+    """Warn of the code that a file makes this process run, once for each name.
 
     Args:
-        key: the file, and where in it.
-        names: of code: ``module:name``, or the folder of a program.
-        what: what it could name instead.
+        key: the file, and the key in it.
+        names: names of code: ``module:name``, or the folder of a program.
+        what: allowed values that are no code.
 
     Raises ``ConfigError``: code is refused, see :func:`safe`.
     """
     for name in names:
         if safe():
             raise ConfigError(expected(key, f"{what}, as code is refused here (--safe)", name))
-        if name not in _said:
-            _said.add(name)
+        if name not in _logged:
+            _logged.add(name)
             LOG.warning("%s: names code, which is run: %s (`multigrid-rl --safe` refuses it)", key, name)
 
 
-# --- code that was asked for
+# --- running user code
 
 
-def own_place(error: BaseException) -> str:
-    """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
-    others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+def user_code_place(error: BaseException) -> str:
+    """Return the last line of user code in an error's traceback, as `` (my_nets.py:12)``, or nothing."""
+    excluded = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(excluded)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def mistake(error: BaseException) -> str:
-    """Return what a user's code raised, in one line: class, message, and the last line of a file of the user's own."""
+    """Return an error of user code in one line: class, message, and the last line of user code."""
     return (
         one_line(error)
         if isinstance(error, ConfigError)
-        else f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+        else f"{type(error).__name__}: {one_line(error)}{user_code_place(error)}"
     )
 
 
 @contextmanager
 def user_code(key: str) -> Iterator[None]:
-    """Turn errors of user code into a :class:`ConfigError` at the key that names it."""
+    """Convert errors of user code into a :class:`ConfigError` for the key that names it."""
     try:
         yield
     except ConfigError:
@@ -121,28 +121,28 @@ def user_code(key: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {mistake(error)}") from error
 
 
-def look_in_working_folder() -> None:
-    """Let modules be found in the working folder, then beside our configs, after all other places: none hides one."""
+def add_module_folders() -> None:
+    """Append the working folder and the folder of our configs to ``sys.path``, after all other entries."""
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
-    if str(data_root()) not in sys.path:  # examples/board_games.py, which scenarios of ours name
+    if str(data_root()) not in sys.path:  # for examples/board_games.py, which our scenarios name
         sys.path.append(str(data_root()))
 
 
 def import_object(key: str, path: str, what: str = "module:function") -> Any:
     """Import ``module:name`` from Python's path, then from the working folder.
 
-    Raises ``ConfigError``: no such module, or nothing of that name in it that can be called.
+    Raises ``ConfigError``: no such module, or no callable with this name in it.
     """
     module, _, name = path.partition(":")
     if not CODE.fullmatch(path) or module.endswith(".py"):
         wanted = f"{what} without .py or a folder, of a module in the working folder or PYTHONPATH"
         raise ConfigError(expected(key, wanted, path))
-    look_in_working_folder()
+    add_module_folders()
     try:
         function = getattr(importlib.import_module(module), name)
     except AttributeError as error:
-        raise ConfigError(expected(key, what, f"{path}: {error}{own_place(error)}")) from error
+        raise ConfigError(expected(key, what, f"{path}: {error}{user_code_place(error)}")) from error
     except (*MISTAKES, SyntaxError) as error:
         raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
     if not callable(function):

@@ -1,4 +1,4 @@
-"""Data types and protocols shared between packages, with shapes beside the fields.
+"""Data types and protocols that several subpackages share, with shapes after the fields.
 
 Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue team first), ``V`` view size,
 ``E`` event kinds, ``D = V * V + 2`` tokens of one observation.
@@ -17,11 +17,11 @@ from multigrid_rl.text import ConfigError, OneLineError
 
 Colour = Literal["blue", "red"]
 
-#: Choices of one part of an action, at most, and those that recorded play keeps, in one byte.
+#: Most choices of one part of an action; most choices in recorded play, which stores one byte.
 MAX_CHOICES, MAX_RECORDED = 8192, 256
-#: Numbers of one observation, at most.
+#: Most numbers in one observation.
 MAX_NUMBERS = 100_000
-#: Team order of the game: blue agents come first wherever there are any (docs/game.md, section 2).
+#: Team order of the game: blue agents come first (docs/game.md, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
 
@@ -32,7 +32,7 @@ class Schedule:
     start: float
     end: float
     steps: int
-    between: tuple[tuple[int, float], ...] = ()  # further points (environment steps, number) on the way
+    between: tuple[tuple[int, float], ...] = ()  # points (environment steps, number) between start and end
 
     def at(self, env_steps: int) -> float:
         """Return the number after ``env_steps`` environment steps."""
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Rules:
-    """What differs between the two rule sets (docs/game.md, section 8).
+    """Differences between the two rule sets (docs/game.md, section 8).
 
     The defaults are the ``fair`` rules, the right column there; :meth:`classic` follows the recorded original bit for
     bit, the left one.
@@ -80,7 +80,7 @@ RULE_SETS: dict[str, Rules] = {"fair": Rules(), "classic": Rules.classic()}
 
 @dataclass(frozen=True)
 class RewardWeights:
-    """Canonical reward of one agent, as weights on its events (docs/game.md, section 5)."""
+    """Weights of an agent's events in its canonical reward (docs/game.md, section 5)."""
 
     key_pickup: float = 0.5
     ball_pickup: float = 0.5
@@ -92,7 +92,7 @@ class RewardWeights:
 
 
 class Seats(Protocol):
-    """A game with seats, whatever it is: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
+    """A game with seats: :class:`GameSpec`, or ``envs.pettingzoo.ZooSpec``. See ``tables.PLACES``."""
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class GameSpec(Seats):
 
 
 class Clock:
-    """Where the time of an iteration goes: adds up seconds by part; ``begin``, then ``lap`` after each part."""
+    """Sums the seconds of each part of an iteration; call ``begin``, then ``lap`` after each part."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -174,17 +174,17 @@ class Clock:
 
 
 class RunError(OneLineError, RuntimeError):
-    """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line.
+    """A run broke off; its reports and its last checkpoint are in its folder. The message is one line.
 
     Attributes:
-        hint: how to continue, in one line; empty where there is nothing to continue from.
+        hint: how to continue, in one line; empty if there is nothing to continue from.
     """
 
     status = 3
 
 
 class Board(NamedTuple):
-    """The whole board of ``N`` games: privileged knowledge that only scripted baselines read."""
+    """The full state of ``N`` boards, which only scripted baselines read."""
 
     cells: NDArray[np.uint8]  # (N, 128) cell codes, index x * 8 + y, agents not drawn in
     position: NDArray[np.uint8]  # (N, A) cell index
@@ -194,23 +194,23 @@ class Board(NamedTuple):
 
 
 class SeatView(NamedTuple):
-    """What one seat sees in ``N`` games; of red/blue doors ``V * V`` cell codes by ``[i][j]``, heading, mission."""
+    """A seat's observation of ``N`` games; in red/blue doors ``V * V`` cell codes by ``[i][j]``, heading, mission."""
 
-    tokens: NDArray[Any]  # (N, D) uint8, of other environments maybe float32; of a team (N, C * D)
+    tokens: NDArray[Any]  # (N, D) uint8, in other environments possibly float32; for a team (N, C * D)
     board: Board | None  # the referee's view, for scripted players only
     seat: int  # agent index of the (first) seat
-    turn: NDArray[np.bool_] | None = None  # (N, C) whose turn it is; None: everybody's
+    turn: NDArray[np.bool_] | None = None  # (N, C) true if the seat decides now; None: every seat does
 
 
 class UniformSource(Protocol):
     """A source of random numbers with one independent stream for each game."""
 
     def uniform(self, columns: int) -> NDArray[np.float64]:
-        """Return ``(N, columns)`` numbers in [0, 1); each game's own stream moves on by ``columns``."""
+        """Return ``(N, columns)`` numbers in [0, 1); each game's stream advances by ``columns``."""
 
 
 class Policy(Protocol):
-    """A player: a pure step with explicit state, batched over games."""
+    """A player: a pure function from view and state to actions and next state, batched over games."""
 
     name: str
 
@@ -218,10 +218,10 @@ class Policy(Protocol):
         """Return the state of ``games`` fresh games (``None`` for a player without memory)."""
 
     def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
-        """Return the state with the games in ``done`` (shape ``(N,)``) started afresh."""
+        """Return the state with the games in ``done`` (shape ``(N,)``) reset."""
 
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[Any], Any]:
-        """Return actions ``(N,)``, or ``(N, C)`` of several components or of a whole team, and the next state."""
+        """Return actions ``(N,)``, or ``(N, C)`` for several components or a team, and the next state."""
 
 
 class EpisodeTable(NamedTuple):
@@ -231,7 +231,7 @@ class EpisodeTable(NamedTuple):
     returns: NDArray[np.float64]  # (M, A) canonical return
     events: NDArray[np.float64]  # (M, A, E) sums over the episode
     winner: NDArray[np.int8]  # (M,) 0 red, 1 blue, -1 a draw
-    players: NDArray[np.int16]  # (M, P) who played the seat of each of the ``MultiAgentSpec.pools``
+    players: NDArray[np.int16]  # (M, P) number of the player in each of the ``MultiAgentSpec.pools``
 
     @classmethod
     def empty(cls, agents: int, events: int, pools: int = 0) -> "EpisodeTable":
@@ -254,9 +254,9 @@ class EpisodeTable(NamedTuple):
         return EpisodeTable._make(column[which] for column in self)
 
     def with_players(self, pools: dict[int, tuple[str, ...]]) -> dict[str, NDArray[np.bool_]]:
-        """Return which episodes (M,) each player took part in; ``pools``: column of ``players`` -> names in it.
+        """Return a mask (M,) of each player's episodes; ``pools``: column of ``players`` -> names of its players.
 
-        Numbers beyond the last name belong to it: the snapshots of a league have one name together.
+        Numbers beyond the last name count for it: all snapshots of a league share one name.
         """
         masks: dict[str, NDArray[np.bool_]] = {}
         for column, names in pools.items():
@@ -277,20 +277,20 @@ Shaping = Callable[[NDArray[np.float32], NDArray[np.float64]], NDArray[np.float6
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """An agent that learns: one seat (DTDE, CTDE) or a whole team with a joint action (CTCE).
+    """A learning agent: one seat (DTDE, CTDE) or a team with a joint action (CTCE).
 
     Spaces: a ``MultiDiscrete`` (D,) of tokens or a ``Box`` (D,) of floats; a ``MultiDiscrete`` (C,) or a ``Box`` (A,).
     """
 
     name: str
-    module: str  # name of the network that plays it; several agents may share one
-    seats: tuple[str, ...]  # the seats it acts for: columns of the episode table
-    observation_space: spaces.Space[Any]  # what its actor reads
-    action_space: spaces.Space[Any]  # what it decides in one step, for all its seats
-    critic_space: spaces.Space[Any] | None = None  # what only its critic reads as well; it comes behind the observation
-    legal: int = 0  # so many numbers at the end of its observation say which choices are legal
-    image: tuple[int, ...] = ()  # the first numbers of its observation are an image: height, width, channels
-    own: Any = None  # its environment's own spaces (``envs.zoo.Seat``), where networks read and decide by others
+    module: str  # name of its network; several agents may share one
+    seats: tuple[str, ...]  # its seats: columns of the episode table
+    observation_space: spaces.Space[Any]  # observations of its actor
+    action_space: spaces.Space[Any]  # joint actions of all its seats
+    critic_space: spaces.Space[Any] | None = None  # additional observations of its critic, after those of the actor
+    legal: int = 0  # number of values at the end of an observation that mark legal choices
+    image: tuple[int, ...] = ()  # shape (height, width, channels) of an image at the start of an observation
+    own: Any = None  # spaces of the environment (``envs.zoo.Seat``) if those of the network differ
 
     @property
     def observation_size(self) -> int:
@@ -301,15 +301,15 @@ class AgentSpec:
 
 @dataclass(frozen=True)
 class MultiAgentSpec:
-    """Who is in an environment: what training must know before any environment is built."""
+    """Agents, seats and teams of an environment, known before any environment is built."""
 
-    agents: tuple[AgentSpec, ...]  # those that learn
+    agents: tuple[AgentSpec, ...]  # learning agents
     seats: tuple[str, ...]  # columns of the episode table
     teams: tuple[str, ...]  # team of each seat
     team_names: tuple[str, ...]  # ``EpisodeTable.winner`` is an index into these
     events: tuple[str, ...]  # names of the event columns
-    pools: tuple[tuple[str, tuple[str, ...]], ...] = ()  # seats with several players that take turns, and their names
-    has_winner: bool = True  # ``EpisodeTable.winner`` has a meaning
+    pools: tuple[tuple[str, tuple[str, ...]], ...] = ()  # seats with a pool of players, and the players' names
+    has_winner: bool = True  # whether ``EpisodeTable.winner`` has a meaning
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -326,18 +326,18 @@ class MultiAgentSpec:
         return tuple(seat for seat, other in zip(self.seats, self.teams, strict=True) if other == team)
 
     def agent_of(self, module: str) -> AgentSpec:
-        """Return the first agent that ``module`` plays (all read and do the same). Raises ``StopIteration``: none."""
+        """Return the first agent of ``module`` (all have the same spaces). Raises ``StopIteration``: none."""
         return next(agent for agent in self.agents if agent.module == module)
 
 
 class BatchedStep(NamedTuple):
-    """One step of ``N`` environments. Arrays may change at the next step: copy what you keep.
+    """One step of ``N`` environments. Arrays may change at the next step: copy them to store them.
 
-    Keys are seats, or agents where a scheme grouped seats (``envs.grouping``).
+    Keys are seats, or agents if a scheme grouped seats (``envs.grouping``).
     """
 
-    observations: dict[str, NDArray[Any]]  # (N, D) to act on next
-    final_observations: dict[str, NDArray[Any]]  # (N, D) only rows of ``done`` environments mean anything
+    observations: dict[str, NDArray[Any]]  # (N, D) observations for the next actions
+    final_observations: dict[str, NDArray[Any]]  # (N, D) valid only in rows of ``done`` environments
     rewards: dict[str, NDArray[np.float64]]  # (N,) training reward
     terminated: dict[str, NDArray[np.bool_]]  # (N,)
     mask: dict[str, NDArray[np.bool_]]  # (N,), of agents (N, C): that seat was in the game when the step began
@@ -346,15 +346,15 @@ class BatchedStep(NamedTuple):
 
 
 class BatchedEnv(Protocol):
-    """``N`` environments side by side, by seat or, as training sees them, by agent: all that training uses of them."""
+    """``N`` parallel environments, by seat or, in training, by agent: the interface for training."""
 
     num_envs: int
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh; returns observations (N, D) of each agent."""
+        """Reset all environments; returns observations (N, D) of each agent."""
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Return the observations as the environments stand."""
+        """Return the current observations."""
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step with auto-reset; ``actions`` holds (N,) or (N, C) numbers for each agent."""
@@ -363,33 +363,33 @@ class BatchedEnv(Protocol):
         """Return the episodes that finished since the last call."""
 
     def drain_seconds(self) -> dict[str, float]:
-        """Return the seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
+        """Return the seconds spent on ``engine`` and background ``players`` since the last call."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return the complete state, from which the environments continue exactly; arrays are copies."""
+        """Return the complete state for an exact continuation; arrays are copies."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from the state of :meth:`get_state`. Raises ``ValueError`` for a state of other environments."""
 
 
 class EnvFactory(Protocol):
-    """A recipe for environments that can be sent to another process and built there."""
+    """Builds environments; it can be sent to another process."""
 
     @property
     def specs(self) -> MultiAgentSpec:
-        """Who will be in them."""
+        """Agents, seats and teams of the environments."""
 
     def load(self) -> dict[str, tuple[Any, ...]]:
-        """Load and check background players, by seat. Raises ``ValueError`` for one, or for an id, that cannot play."""
+        """Load and check background players, by seat. Raises ``ValueError``: a player or an id cannot play."""
         _ = self.specs
         return {}
 
     def check_reward(self) -> None:
-        """Try the training reward of the user's own, if there is one. Raises ``ConfigError``: it cannot be used."""
+        """Try the user's training reward, if there is one. Raises ``ConfigError``: it cannot be used."""
         return
 
     def packed(self) -> "EnvFactory":
-        """Return the same recipe with the content of its files, for a process that cannot read them."""
+        """Return a factory with the content of its files, for a process that cannot read them."""
         return self
 
     def build(self, num_envs: int, first: int) -> BatchedEnv:

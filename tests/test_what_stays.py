@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
 
 from commands import call
 from demonstrated import pusher
-from multigrid_rl.serve.supervisor import place_of, prepared
+from multigrid_rl.serve.supervisor import open_prepared, place_of
 from multigrid_rl.tables import HEADS
 from tiny_runs import TINY
 
@@ -97,7 +97,7 @@ def folder(tmp_path_factory):
     for name, text in (("quick.yaml", RUBRIC), ("course.yaml", COURSE), ("walker.yaml", MLAGENTS)):
         (path / name).write_text(text, encoding="utf-8")
     (path / "roster.csv").write_text("id,name\ns1,Ada\n", encoding="utf-8")
-    prepared(place_of(path / "course.yaml")).engine.dispose()
+    open_prepared(place_of(path / "course.yaml")).engine.dispose()
     (path / "frozen").mkdir()
     (path / "entries").mkdir()
     return path

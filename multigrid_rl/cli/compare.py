@@ -1,4 +1,4 @@
-"""The ``compare`` verb: which runs are meant, what is printed and written."""
+"""The ``compare`` verb: reads two sets of runs, prints their comparison and writes its figure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def compare(
     theirs = read_set("B", against or runs[1:])
     check_sets(ours, theirs)
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
-    draws = tables.has(tables.FIGURES, "comparison")
-    if draws:
+    has_figure = tables.has(tables.FIGURES, "comparison")
+    if has_figure:
         tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
     screen = console(140)
     for side in (ours, theirs):
@@ -59,7 +59,7 @@ def compare(
         f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
         "significant, and metrics of the same runs are not independent."
     )
-    if draws:
+    if has_figure:
         screen.print(f"drawn: {output}")
 
 
@@ -80,26 +80,26 @@ def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:
     return table
 
 
-def _cell(its: Interval, metric: str, runs: int, plus: str = "") -> str:
+def _cell(interval: Interval, metric: str, runs: int, plus: str = "") -> str:
     form = f"{plus},.0f" if metric == HELD else f"{plus}.3g"
-    value, low, high = ("never" if math.isinf(x) else format(x, form) for x in its)
+    value, low, high = ("never" if math.isinf(x) else format(x, form) for x in interval)
     return f"{value} ({low} to {high})" if runs > 1 else value
 
 
 def sentence(row: SetComparison, ours: int, theirs: int) -> str:
-    """Say in a sentence what one metric shows, no surer than the seeds allow."""
+    """Return one metric's result as a sentence, with its uncertainty over seeds."""
     ahead, share, low, high = "A", row.better.value, row.better.low, row.better.high
     if share < 0.5:
         ahead, share, low, high = "B", 1 - share, 1 - high, 1 - low
-    how = "sooner" if row.metric == HELD else "lower" if row.smaller else "higher"
+    relation = "sooner" if row.metric == HELD else "lower" if row.smaller else "higher"
     interval = f", 95 % interval {low:.0%} to {high:.0%}" if min(ours, theirs) > 1 else " (one run has no interval)"
-    said = f"{row.metric}: {ahead} is {how} in {share:.0%} of the pairs{interval}"
+    text = f"{row.metric}: {ahead} is {relation} in {share:.0%} of the pairs{interval}"
     if any(row.never):
-        said += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
+        text += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
     test = "permutation test, p < 0.001" if row.p < 0.001 else f"permutation test, p = {row.p:.3f}"
     if row.significant:
-        return f"{said}: a significant difference ({test})."
-    # Where the interval alone would have said otherwise, the reader should know why it was not believed.
+        return f"{text}: a significant difference ({test})."
+    # Where the interval alone suggests a difference, the sentence says why the test rejects it.
     chance = f" ({test}: so few runs differ as much by chance)"
-    sure = not row.better.low <= 0.5 <= row.better.high
-    return f"{said}: no significant difference{chance if sure else ''}."
+    one_sided = not row.better.low <= 0.5 <= row.better.high
+    return f"{text}: no significant difference{chance if one_sided else ''}."

@@ -1,4 +1,4 @@
-"""The ``evaluate`` verb: what is played, printed and written."""
+"""The ``evaluate`` verb: plays games, prints a table and writes the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.cli.app import console, one_thread, refused, temporary_output
 from multigrid_rl.config.overrides import parse
 from multigrid_rl.files import json_text
 from multigrid_rl.text import spread
@@ -38,7 +38,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
-    parse(overrides or ())  # a typing error costs no loading of torch
+    parse(overrides or ())  # report a wrong override before torch is imported
     from multigrid_rl.evaluation import evaluation, targets
 
     one_thread()
@@ -52,31 +52,31 @@ def evaluate(
     folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     report, files = None, []
     try:
-        with written_beside(folder, "folder") as unfinished:
-            unfinished.mkdir()
+        with temporary_output(folder, "folder") as temporary_path:
+            temporary_path.mkdir()
             result = evaluation.evaluate(target, episodes=episodes, seed=seed, modes=modes, sides=sides)
             report, games = evaluation.report(result), None
             if target.rivals:
-                files.append(evaluation.write_episodes(result, unfinished))
-                kept = [game.model_dump() for game in evaluation.kept_games(result)]
-                games = json_text(kept) if kept else None
+                files.append(evaluation.write_episodes(result, temporary_path))
+                stored = [game.model_dump() for game in evaluation.kept_games(result)]
+                games = json_text(stored) if stored else None
             for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):
                 if text is not None:
-                    files.append(unfinished / file)
+                    files.append(temporary_path / file)
                     files[-1].write_text(text + "\n", encoding="utf-8")
     finally:
-        if report is not None:  # even if the disk is full
+        if report is not None:  # print it even if the disk is full
             screen = console(130 if target.rivals else None)
             screen.print(f"{target.name}: seed {seed}")
             for part in (part for part in report["parts"] if target.rivals and part["mode"] == modes[0]):
                 screen.print(f"as {part['side']}: {', '.join(f'{seat} {it}' for seat, it in part['players'].items())}")
             screen.print(_table(report))
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
-    typer.echo(json_text(_last_line(report, modes)))  # whole, however narrow the terminal is
+    typer.echo(json_text(_last_line(report, modes)))  # never wrapped by the terminal's width
 
 
 def _last_line(report: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the closing line: of all games if there is one mode, else of the stochastic ones, the others beside."""
+    """Return the closing line: the results of the first mode, then those of each further mode under its name."""
     keys = ("episodes", "win", "draw", "loss", "return_mean", "length_mean")
     rows = {mode: {key: round(row[key], 6) for key in keys if key in row} for mode, row in report["modes"].items()}
     first = rows[modes[0]]
@@ -85,18 +85,18 @@ def _last_line(report: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]
 
 
 def _table(report: dict[str, Any]) -> Table:
-    """Lay out one row for each mode and side, and one for both sides together; shares of wins where one can win."""
-    whole = next(iter(report["modes"].values()))
-    sided, own = "win" in whole, list(whole.get("metrics", ()))
-    table = Table("mode", *(["side"] if sided else []), box=None, pad_edge=False)
-    outcomes = ("win (95 %)", "draw", "loss") if sided else ()
-    for title in ("episodes", *outcomes, "return (95 %)", "length (95 %)", *own):
+    """Return a table with a row for each mode and side, and one for both sides; with shares of wins if known."""
+    total = next(iter(report["modes"].values()))
+    has_sides, metric_names = "win" in total, list(total.get("metrics", ()))
+    table = Table("mode", *(["side"] if has_sides else []), box=None, pad_edge=False)
+    outcomes = ("win (95 %)", "draw", "loss") if has_sides else ()
+    for title in ("episodes", *outcomes, "return (95 %)", "length (95 %)", *metric_names):
         table.add_column(title, justify="right")
-    for mode, whole in report["modes"].items():
+    for mode, total in report["modes"].items():
         rows = [(part["side"], part) for part in report["parts"] if part["mode"] == mode]
-        for side, row in [*rows, *([("both", whole)] if len(rows) > 1 else [])]:
-            table.add_row(mode, *([side] if sided else []), *_shares(row), *_means(row, own))
-        for name, row in whole.get("against", {}).items():
+        for side, row in [*rows, *([("both", total)] if len(rows) > 1 else [])]:
+            table.add_row(mode, *([side] if has_sides else []), *_shares(row), *_means(row, metric_names))
+        for name, row in total.get("against", {}).items():
             table.add_row(mode, f"against {name}", *_shares(row))
     return table
 
@@ -109,11 +109,11 @@ def _shares(row: dict[str, Any]) -> list[str]:
     return [f"{row['episodes']:,}", win, f"{row['draw']:.1%}", f"{row['loss']:.1%}"]
 
 
-def _means(row: dict[str, Any], own: list[str]) -> list[str]:
+def _means(row: dict[str, Any], metric_names: list[str]) -> list[str]:
     cells = []
     for name, digits in (("return", 3), ("length", 1)):
         low, high = row[f"{name}_interval"]
         cells.append(f"{row[f'{name}_mean']:.{digits}f} ({spread(low, high, f'.{digits}f')})")
-    for it in (row.get("metrics", {}).get(name) for name in own):
+    for it in (row.get("metrics", {}).get(name) for name in metric_names):
         cells.append("" if it is None else f"{it['mean']:.3g} ({spread(it['interval'][0], it['interval'][1], '.3g')})")
     return cells

@@ -1,4 +1,4 @@
-"""The ``explain`` and ``config`` verbs: what the sizes of a run are and mean, and what may be set."""
+"""The ``explain`` and ``config`` verbs: the sizes of a run and their meaning, and all configuration keys."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     Seated: TypeAlias = dict[str, tuple[LoadedPlayer, ...]]
 
-Row: TypeAlias = tuple[str, str, str]  # name, value, what it means and what raising it does
+Row: TypeAlias = tuple[str, str, str]  # name, value, its meaning and the effect of raising it
 
 
 class Sizes(NamedTuple):
-    """What the numbers of a configuration amount to; made by :meth:`of`."""
+    """Sizes that follow from a configuration; made by :meth:`of`."""
 
-    agents: Mapping[str, int]  # network -> learning agents that it plays: one a seat, or one a whole team under ctce
+    agents: Mapping[str, int]  # network -> number of its learning agents: one per seat, or one per team under ctce
     batch_size: int  # environment steps of one update
     minibatches_per_epoch: int  # gradient steps of one pass; where the last is not full, the next pass fills it
     gradient_steps_per_update: int  # per network, until the largest batch was passed over ``epochs`` times
@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, config: RunConfig, modules: Iterable[str] = ()) -> Sizes:
-        """Work out the sizes of a run; ``modules``: the network of each agent that learns."""
+        """Compute the sizes of a run; ``modules``: the network of each learning agent."""
         train, agents = config.train, dict(Counter(modules))
         batch, product = train.batch_size, train.gamma * train.lam
         # The network with the most agents decides how many minibatches there are.
@@ -81,7 +81,7 @@ def explain(
     """Say what the sizes of a run are and mean, without starting it."""
     config = compose(list(overrides or []))
     check_budget(config.train)
-    # Below the first look: these load torch.
+    # Imported after the checks above: these import torch.
     from multigrid_rl.players.factories import MatchFactory, seat_players
     from multigrid_rl.training.stages import check_memory, stages_of
 
@@ -98,13 +98,13 @@ def explain(
     console = Console(highlight=False)
     console.print(f"[bold]multigrid-rl explain[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     tables = sections(config, factory.specs, seated)
-    every = [row for rows in tables.values() for row in rows]
+    all_rows = [row for rows in tables.values() for row in rows]
     for title, rows in tables.items():
         console.print(f"\n[bold underline]{title}[/]")
         table = Table(box=None, pad_edge=False, show_header=False)
-        # The same widths in all sections, so that they read as one table.
-        table.add_column(width=max(len(name) for name, _, _ in every), no_wrap=True)
-        table.add_column(width=max(len(value) for _, value, _ in every), style="bold", overflow="fold")
+        # All sections have the same column widths and read as one table.
+        table.add_column(width=max(len(name) for name, _, _ in all_rows), no_wrap=True)
+        table.add_column(width=max(len(value) for _, value, _ in all_rows), style="bold", overflow="fold")
         table.add_column(overflow="fold")
         for row in rows:
             table.add_row(*map(escape, row))
@@ -122,7 +122,7 @@ def config() -> None:
 
 
 def keys() -> list[Row]:
-    """Return every key of a configuration, its default and its meaning, of a group of files with their names."""
+    """Return every configuration key with its default and meaning; a group of files also lists their names."""
     known = fields()
     names = {group: f": {', '.join(names_in(group))}" for group in GROUPS}
     return [(key, value, meaning_of(known[key]) + names.get(key, "")) for key, value in _defaults(known).items()]
@@ -134,33 +134,33 @@ def meaning_of(field: FieldInfo) -> str:
 
 
 def fields() -> dict[str, FieldInfo]:
-    """Return every key of a configuration with its field, those of pools and trainers too; ``[]`` marks a list's."""
-    more = {f"scenario.{name}": [pool] for name, pool in _present("pools").items()}
-    more["train"] = [trainer.settings for trainer in _present("trainers").values()]
+    """Return every configuration key with its field, keys of pools and trainers included; ``[]`` marks a list."""
+    extra_schemas = {f"scenario.{name}": [pool] for name, pool in _loaded_entries("pools").items()}
+    extra_schemas["train"] = [trainer.settings for trainer in _loaded_entries("trainers").values()]
     found: dict[str, FieldInfo] = {}
 
     def walk(schema: type[BaseModel], place: str) -> None:
         for name, field in schema.model_fields.items():
             key = f"{place}{name}"
-            if key in found:  # a trainer's settings repeat those that all have
+            if key in found:  # settings of a trainer repeat the common ones
                 continue
             found[key] = field
             if key != "curriculum[].scenario":  # its keys are those of scenario
-                for dots, part in [*_sections(field.annotation), *((".", part) for part in more.get(key, ()))]:
+                for dots, part in [*_sections(field.annotation), *((".", part) for part in extra_schemas.get(key, ()))]:
                     walk(part, key + dots)
 
     walk(RunConfig, "")
     return found
 
 
-def _present(group: str) -> dict[str, Any]:
-    """Return what the entries of a table name, but for add-ons that were left out."""
-    packages = {name: ".".join(where.partition(":")[0].split(".")[:2]) for name, where in entries(group).items()}
-    return {name: load(where) for name, where in entries(group).items() if find_spec(packages[name]) is not None}
+def _loaded_entries(group: str) -> dict[str, Any]:
+    """Load the entries of a table, without those of missing add-ons."""
+    packages = {name: ".".join(entry.partition(":")[0].split(".")[:2]) for name, entry in entries(group).items()}
+    return {name: load(entry) for name, entry in entries(group).items() if find_spec(packages[name]) is not None}
 
 
 def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield the schemas in an annotation, each after what joins its keys to the key of its own."""
+    """Yield the schemas in an annotation, each with the separator between the parent key and its keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield dots, annotation
     for part in get_args(annotation):
@@ -168,27 +168,27 @@ def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[Base
 
 
 def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
-    """Return the value of each key in the files that `train` begins with, in the schema, or in the first other file."""
+    """Return each key's value in the default files of `train`, else in the schema, else in the first other file."""
     first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
-    plain = [{**read_config_file("", "config"), "experiment": None, **first}]
-    plain += [{group: read_config_file(group, name)} for group, name in first.items()]
+    files = [{**read_config_file("", "config"), "experiment": None, **first}]
+    files += [{group: read_config_file(group, name)} for group, name in first.items()]
     names = {group: names_in(group) for group in first}
-    names["train"] = sorted(names["train"], key=lambda name: len(builds_on(name)))  # those on ppo alone come first
+    names["train"] = sorted(names["train"], key=lambda name: len(builds_on(name)))  # files based only on ppo first
     others = [{group: read_config_file(group, name)} for group in first for name in names[group]]
     result = {}
     for key, field in known.items():
         default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
-        found = [value for content in plain for value in _at(content, key)] + default
-        value = next(iter(found or [value for content in others for value in _at(content, key)]), "")
-        above = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
-        if above and key not in first:
+        found = [value for content in files for value in _value_at(content, key)] + default
+        value = next(iter(found or [value for content in others for value in _value_at(content, key)]), "")
+        has_keys_below = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
+        if has_keys_below and key not in first:
             value = ""
         result[key] = f"{value:_}" if type(value) is int else written(value)
     return result
 
 
-def _at(content: Any, key: str) -> Iterator[Any]:
-    """Yield the value of a dotted key, if there is one."""
+def _value_at(content: Any, key: str) -> Iterator[Any]:
+    """Yield the value of a dotted key, if it exists."""
     for part in key.split("."):
         if not isinstance(content, dict) or part not in content:
             return
@@ -197,7 +197,7 @@ def _at(content: Any, key: str) -> Iterator[Any]:
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
-    """Return all rows by the title that they stand under."""
+    """Return all rows by the title of their section."""
     sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     rows = {
         "Who plays": _players(config, specs, seated),
@@ -208,7 +208,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
         "What it learns from": _rewards(config),
         "Gates: what must hold": _gates(config, specs),
     }
-    return {title: list(its) for title, its in rows.items()}
+    return {title: list(section_rows) for title, section_rows in rows.items()}
 
 
 def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:
@@ -226,8 +226,8 @@ def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterat
         weights = sum(part.numel() for part in network_of(agent, config.model.model_dump()).parameters())
         acts = f"acts for {' and '.join(seats)}" + (" at once" if len(agent.seats) > 1 else "")
         reads = "; its critic also reads the team mates' views" if agent.critic_space is not None else ""
-        given = " given" if ":" in config.model.name else ""  # whether it uses them, its own code says
-        network = f"{config.model.name}{given} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
+        suffix = " given" if ":" in config.model.name else ""  # user code may ignore these sizes
+        network = f"{config.model.name}{suffix} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
         larger = "Larger model.hidden: can represent more, slower"
         yield f"network {module}", f"{weights:,} weights", f"{network}. {larger}"
     for seat, players in seated.items():
@@ -246,7 +246,7 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
     meaning = "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates"
     yield "batch size", f"{sizes.batch_size:,} steps", meaning
     yield "its memory", f"{batch_memory(config, specs) / 2**20:,.0f} MiB", "at least; more than is free is refused"
-    # With two seats an elimination ends the game, so no agent is ever out of a game that goes on.
+    # With two seats an elimination ends the game, so no agent drops out of a running game.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
     for module, agents in sizes.agents.items():
         noun = "agent" if agents == 1 else "agents"
@@ -282,12 +282,12 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 def _machine(config: RunConfig) -> Iterator[Row]:
     games, runners, threads = config.scenario.kind.games, config.cluster.runners, config.train.torch_threads
-    who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
-    more = "More: plays faster where cores are free, slower where they are not"
-    yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
+    process = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
+    effect = "More: plays faster where cores are free, slower where they are not"
+    yield "who plays", process, f"cluster.num_env_runners={runners}. {effect}"
     yield f"{games} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
-    more = "More: little faster on a free machine, much slower on a busy one"
-    meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
+    effect = "More: little faster on a free machine, much slower on a busy one"
+    meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {effect}"
     yield "learner threads", f"{config.learner_threads}", meaning
 
 
@@ -316,8 +316,8 @@ def _rewards(config: RunConfig) -> Iterator[Row]:
     yield "objective", config.train.objective, "what the policy maximises (train.objective)"
     yield from config.scenario.kind.rewards()
     yield "training reward", value, "gates and scores always use the game's own"
-    for name, said in facts:
-        yield name, "added" if name == "bonus" else "instead", said
+    for name, meaning in facts:
+        yield name, "added" if name == "bonus" else "instead", meaning
 
 
 def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
@@ -326,14 +326,14 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
         return
     for gate in config.scenario.gates:
         bound = f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
-        yield gate.metric, bound, _held(gate, specs)
+        yield gate.metric, bound, _gate_meaning(gate, specs)
     report = (
         f"at the same report; a report comes when {config.scenario.report_episodes} games have ended since the last"
     )
     yield "all together", "", report
 
 
-def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
+def _gate_meaning(gate: GateConfig, specs: MultiAgentSpec) -> str:
     held = {
         "every": f"at every report of {gate.window:,} steps",
         "mean": f"by the mean over the reports of {gate.window:,} steps",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from multigrid_rl import __version__
 
-try:  # these take a quarter of a second, in which nothing has begun that Ctrl-C would break off
+try:  # these imports take a quarter of a second; Ctrl-C during them needs no cleanup
     import typer
 
     from multigrid_rl.cli.app import Commands, Verbs
@@ -15,7 +15,7 @@ try:  # these take a quarter of a second, in which nothing has begun that Ctrl-C
 except KeyboardInterrupt:
     raise SystemExit(130) from None
 
-# A verb loads millions of objects that stay: scanning them for garbage again and again, and at exit, takes two seconds.
+# A verb loads millions of long-lived objects; collecting garbage among them, during the verb and at exit, takes 2 s.
 gc.set_threshold(300_000)
 atexit.register(gc.freeze)
 

@@ -63,7 +63,7 @@ _SCRIPTED = ("any seat", "scripted", "-", "-", "-")
 
 
 def _cells(card: Card) -> tuple[str, str, str, str, str]:
-    """Return what a frozen player plays, its network, its return, how often it was beaten, and its hash."""
+    """Return a frozen player's table cells: seats, network, return, best response's result, and hash."""
     steps, returns = card.provenance.get("env_steps"), (card.returns or {}).get("stochastic")
     return (
         f"{card.scenario} {' '.join(card.seats)}",

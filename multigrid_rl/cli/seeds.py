@@ -1,8 +1,8 @@
-"""Several seeds of one run, side by side: a folder with a run for each, one table, one page, resumable as a whole.
+"""Several seeds of one run in parallel: a resumable folder with a run for each seed, one table, one page.
 
-Runs are calls in processes of their own: each takes the next call when it is done with one.
-They are a group of their own each, which Ctrl-C in a terminal does not reach: who started them asks them to end. One
-whose starter is gone ends by itself, with a checkpoint.
+Worker processes call a function for one run after the other.
+Each worker is its own process group, so Ctrl-C in a terminal does not reach it: the parent sends SIGTERM. A worker
+without its parent ends by itself, with a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.cores import available_cpus, cpu_quota
 from multigrid_rl.evaluation.seed_statistics import told_median
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import write_atomic
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.runs.folder import locked
+from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.tables import PAGES, find, has, load
 from multigrid_rl.text import ConfigError, expected, one_line, program, reason
@@ -46,26 +46,26 @@ from multigrid_rl.training.screen import interruption, live_console
 from multigrid_rl.training.stages import load_stages
 from multigrid_rl.types import RunError
 
-#: What a folder of seeds is known by: which seeds, and the overrides of all of them.
+#: File that marks a folder of seeds: the seeds, and their common overrides.
 SEEDS_FILE = "seeds.json"
-#: What is printed by the runs, and by processes that die.
+#: Output of the runs, and of processes that die.
 LOG_FILE = "processes.log"
-#: More at once would be a mistake in typing.
-MOST_SEEDS = 1000
+#: More seeds are taken for a typing error.
+MAX_SEEDS = 1000
 #: Seconds between two notes of a run.
 NOTE_S = 0.5
 _WORD = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
-_WANTED = f"different seeds, at most {MOST_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
+_WANTED = f"different seeds, at most {MAX_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
 
 
-#: Seconds between two looks at what asks for the end.
-LOOK_S = 0.2
-#: Name of a call; whether this is a ``note``, what it ``returned``, or why it ``failed``; the value.
-Told = tuple[str, str, Any]
+#: Seconds between two checks for an interruption.
+POLL_S = 0.2
+#: Name of a call; the kind: ``note``, ``returned`` or ``failed``; the note, the result or the reason.
+CallEvent = tuple[str, str, Any]
 
 
 class Seed(NamedTuple):
-    """Where one seed stands. ``state``: waiting, running, held, not held, ended (no gates), interrupted, failed."""
+    """State of one seed. ``state``: waiting, running, held, not held, ended (no gates), interrupted, failed."""
 
     state: str
     row: Mapping[str, Any] = {}  # the newest of its metrics, or its verdict
@@ -73,7 +73,7 @@ class Seed(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to run."""
+        """Whether its run is complete."""
         return self.state in ("held", "not held", "ended")
 
 
@@ -83,10 +83,10 @@ def seeds_of(text: str) -> list[int]:
     seeds: list[int] = []
     for part in parts:
         first, last = (int(part[1]), int(part[2] or part[1])) if part else (1, 0)
-        if first > last or last - first >= MOST_SEEDS:
+        if first > last or last - first >= MAX_SEEDS:
             raise ConfigError(expected("seeds", _WANTED, text))
         seeds += range(first, last + 1)
-    if len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
+    if len(set(seeds)) < len(seeds) or len(seeds) > MAX_SEEDS:
         raise ConfigError(expected("seeds", _WANTED, text))
     return seeds
 
@@ -97,7 +97,7 @@ def run_path(folder: Path, seed: int) -> Path:
 
 
 def state_of(run: Path) -> Seed:
-    """Read where a seed stands from its folder; what has not ended waits. Raises ``ConfigError``: a damaged verdict."""
+    """Read the state of a seed from its run folder; waiting without a verdict. Raises ``ConfigError``: damaged."""
     if not (run / "verdict.json").exists():
         return Seed("waiting")
     verdict = read_verdict(run)
@@ -109,18 +109,18 @@ def state_of(run: Path) -> Seed:
 def read_request(folder: Path) -> tuple[list[str], list[int]]:
     """Read the overrides and the seeds of a folder of seeds. Raises ``ConfigError``."""
     try:
-        found = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
-        return [str(word) for word in found["overrides"]], [int(seed) for seed in found["seeds"]]
+        content = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
+        return [str(word) for word in content["overrides"]], [int(seed) for seed in content["seeds"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(expected(folder, f"a folder of seeds, with {SEEDS_FILE}", error)) from error
 
 
 def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | None = None) -> dict[int, Seed]:
-    """Train the seeds that are not done, as many at once as there are cores; returns where each stands.
+    """Train the seeds that are not done, in parallel on all cores; returns the state of each seed.
 
     Args:
-        overrides: of ``train``. A ``run_dir`` that exists must be the folder of seeds with the same overrides.
-        at_once: processes, instead of one for each core that no env runner takes.
+        overrides: of ``train``. An existing ``run_dir`` must be a folder of seeds with the same overrides.
+        at_once: number of processes; by default one for each core that no env runner takes.
 
     Raises ``ConfigError``, ``PlayerError``: before anything runs, with one line.
     """
@@ -135,27 +135,27 @@ def run_seeds(overrides: Sequence[str], seeds: Sequence[int], at_once: int | Non
     load_stages(config, None)
     cores = min(available_cpus(), cpu_quota() or math.inf)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "seeds.lock"):
+    with lock_file(folder / "seeds.lock"):
         known = sorted({*seeds, *(read_request(folder)[1] if (folder / SEEDS_FILE).exists() else ())})
-        write_whole(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
+        write_atomic(folder / SEEDS_FILE, json.dumps({"format": 1, "overrides": words, "seeds": known}).encode())
         return _run(words, folder, seeds, at_once or max(1, int(cores // (1 + config.cluster.runners))))
 
 
 def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> dict[int, Seed]:
     began, states = time.monotonic(), {seed: state_of(run_path(folder, seed)) for seed in seeds}
-    left = [seed for seed in seeds if not states[seed].done]
-    at_once = min(at_once, len(left))
+    to_run = [seed for seed in seeds if not states[seed].done]
+    at_once = min(at_once, len(to_run))
     # Threads of one run would take the cores of the others; no result depends on them.
-    own = [
+    extra = [
         f"train.{key}=1" for key in ("threads", "torch_threads") if at_once > 1 and f"train.{key}=" not in str(words)
     ]
-    arguments = {str(seed): {"words": [*words, *own], "seed": seed, "run": run_path(folder, seed)} for seed in left}
+    arguments = {str(seed): {"words": [*words, *extra], "seed": seed, "run": run_path(folder, seed)} for seed in to_run}
     screen = live_console()
     processes = Processes(f"{__name__}:train_seed", arguments, at_once, folder / LOG_FILE)
     live = Live(console=screen, get_renderable=lambda: _table(states)) if screen.is_terminal else None
     with live or nullcontext(), interruption(screen) as interrupted:
         screen.print(
-            f"seeds:    {len(left)} of {len(seeds)} to train, {at_once} at a time, into {folder}", markup=False
+            f"seeds:    {len(to_run)} of {len(seeds)} to train, {at_once} at a time, into {folder}", markup=False
         )
         for name, kind, value in filter(None, processes.results(interrupted)):
             seed, row = int(name), states[int(name)].row
@@ -172,8 +172,8 @@ def _run(words: list[str], folder: Path, seeds: Sequence[int], at_once: int) -> 
     return states
 
 
-def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
-    """Train one seed, or go on with it, in a process of :class:`Processes`.
+def train_seed(job: Mapping[str, Any], send_note: Callable[[Any], None]) -> None:
+    """Train one seed, or resume it, in a process of :class:`Processes`.
 
     ``job``: ``words`` (overrides), ``seed``, and the folder of its ``run``.
     """
@@ -183,14 +183,14 @@ def train_seed(job: Mapping[str, Any], tell: Callable[[Any], None]) -> None:
         nonlocal last
         if time.monotonic() - last >= NOTE_S:
             last = time.monotonic()
-            tell({name: value for name, value in row.items() if not name.startswith(("timing/", "learner/"))})
+            send_note({name: value for name, value in row.items() if not name.startswith(("timing/", "learner/"))})
 
     words = [*job["words"], f"seed={job['seed']}", f"run_dir={run}"]
-    sys.argv = ["multigrid-rl", "train", *words]  # provenance tells how to repeat the run
+    sys.argv = ["multigrid-rl", "train", *words]  # provenance records the command that repeats the run
     if (run / "provenance.json").exists():
         resume_training(run, [], note)
     else:
-        shutil.rmtree(run, ignore_errors=True)  # killed before anything was written into it
+        shutil.rmtree(run, ignore_errors=True)  # killed before the run wrote anything
         run_training(words, note)
 
 
@@ -222,10 +222,10 @@ def _cells(seed: int, state: Seed) -> list[str]:
 
 
 def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterator[str]:
-    """Tell how many seeds hold, after how many steps, and what may come next; the page is written."""
+    """Write the page; yield lines on how many seeds held their gates, after how many steps, and the next command."""
     done = [state for state in states.values() if state.done]
     if any(state.row["gates"] for state in done):
-        yield f"[bold]{told_held([state.row['env_steps_to_held'] for state in done])}[/]"
+        yield f"[bold]{held_summary([state.row['env_steps_to_held'] for state in done])}[/]"
     yield f"played:   {len(done)} of {len(states)} seeds are done; this took {seconds:.1f} s"
     if done and has(PAGES, "seeds"):
         try:
@@ -236,9 +236,9 @@ def _closing(folder: Path, states: Mapping[int, Seed], seconds: float) -> Iterat
         yield escape(f"next:     {program()} train --resume {shlex.quote(str(folder))}")
 
 
-def told_held(steps: Sequence[int | None]) -> str:
-    """Say how many seeds hold all gates, and after how many steps; ``None`` never held, later than all."""
-    held = np.array([math.inf if each is None else each for each in steps])
+def held_summary(steps: Sequence[int | None]) -> str:
+    """Return how many seeds held all gates, and after how many steps; ``None``: never, later than all others."""
+    held = np.array([math.inf if value is None else value for value in steps])
     count = int(np.isfinite(held).sum())
     text = f"Held on {count} of {len(held)} seeds."
     return f"{text} Environment steps to held: {told_median(held, ',.0f')}." if 2 * count > len(held) else text
@@ -248,73 +248,73 @@ class Processes:
     """Calls of one function, a few at a time.
 
     Args:
-        function: ``module:name``; it takes an argument, and what it tells notes with.
+        function: ``module:name``; it takes an argument, and a function that sends notes.
         arguments: by name of the call; they are pickled.
-        log: file to which everything is added that calls print.
+        log: file to which the output of the calls is appended.
     """
 
     def __init__(self, function: str, arguments: Mapping[str, Any], at_once: int, log: Path) -> None:
-        self._function, self._log, self._asked = function, log, False
+        self._function, self._log, self._is_stopping = function, log, False
         self._waiting = deque(arguments.items())
-        self._told: queue.Queue[Told | None] = queue.Queue()
+        self._events: queue.Queue[CallEvent | None] = queue.Queue()
         self._children: set[subprocess.Popen[bytes]] = set()
-        self._threads = [threading.Thread(target=self._keep, daemon=True) for _ in range(at_once)]
+        self._threads = [threading.Thread(target=self._feed_process, daemon=True) for _ in range(at_once)]
 
-    def results(self, interrupted: Callable[[], bool]) -> Iterator[Told | None]:
-        """Yield what calls say, and ``None`` when none has said anything for a moment.
+    def results(self, interrupted: Callable[[], bool]) -> Iterator[CallEvent | None]:
+        """Yield the events of calls, and ``None`` if there was none for a moment.
 
-        When ``interrupted()``, nothing more begins, and what goes on is asked to end; leaving the loop kills it.
+        When ``interrupted()``, no further call starts, and running ones get SIGTERM; leaving the loop kills them.
         """
         for thread in self._threads:
             thread.start()
-        going = len(self._threads)
+        running = len(self._threads)
         try:
-            while going:
-                if interrupted() and not self._asked:
+            while running:
+                if interrupted() and not self._is_stopping:
                     self._end(signal.SIGTERM)
                 try:
-                    told = self._told.get(timeout=LOOK_S)
+                    event = self._events.get(timeout=POLL_S)
                 except queue.Empty:
                     yield None
                     continue
-                going -= told is None
-                if told is not None:
-                    yield told
+                running -= event is None
+                if event is not None:
+                    yield event
         finally:
             self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
-        self._asked = True
+        self._is_stopping = True
         for child in tuple(self._children):
             with suppress(ProcessLookupError):  # it has ended
                 child.send_signal(number)
 
-    def _keep(self) -> None:
-        """Hand a process one call after the other, and start another one where it dies."""
+    def _feed_process(self) -> None:
+        """Send a process one call after the other; start a new process if it dies."""
         child: subprocess.Popen[bytes] | None = None
-        while not self._asked and self._waiting:
+        while not self._is_stopping and self._waiting:
             with suppress(IndexError):  # another thread has taken the last one
                 name, argument = self._waiting.popleft()
-                child = child or self._started()
-                if not self._carried_out(child, name, argument):
+                child = child or self._start_process()
+                if not self._run_call(child, name, argument):
                     child = None
         if child is not None:
             self._close(child)
-        self._told.put(None)
+        self._events.put(None)
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        # No session of its own: Linux shares cores out to sessions, and this one's priority may have been changed.
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        # The same session as this process: Linux schedules by session, and the user may have changed its priority.
         code = f"import os; os.setpgrp(); from {__name__} import serve; serve({self._function!r})"
         environment, pipe = {"OMP_NUM_THREADS": "1", **os.environ}, subprocess.PIPE
         with self._log.open("ab") as log:
             child = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=log, env=environment)
         self._children.add(child)
-        if self._asked:  # meanwhile
+        if self._is_stopping:  # meanwhile
             child.kill()
         return child
 
-    def _carried_out(self, child: subprocess.Popen[bytes], name: str, argument: Any) -> bool:
-        """Pass on what a call says; returns whether its process goes on."""
+    def _run_call(self, child: subprocess.Popen[bytes], name: str, argument: Any) -> bool:
+        """Run a call and queue its events; returns whether its process is still alive."""
         assert child.stdin
         assert child.stdout
         try:
@@ -323,12 +323,12 @@ class Processes:
             kind = "note"
             while kind == "note":
                 kind, value = pickle.load(child.stdout)
-                self._told.put((name, kind, value))
+                self._events.put((name, kind, value))
             return True
         except (EOFError, OSError, pickle.UnpicklingError):
             status = self._close(child)
-            if not self._asked:
-                self._told.put((name, "failed", f"its process ended with status {status}; see {self._log}"))
+            if not self._is_stopping:
+                self._events.put((name, "failed", f"its process ended with status {status}; see {self._log}"))
             return False
 
     def _close(self, child: subprocess.Popen[bytes]) -> int:
@@ -340,13 +340,13 @@ class Processes:
 
 
 def serve(function: str) -> None:
-    """Carry out the calls that come by standard input, and tell on standard output what comes of them."""
+    """Run the calls that arrive on standard input, and write their events to standard output."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what is printed goes into the log
-    calls, busy, left = queue.Queue[Any](), threading.Event(), threading.Event()
+    os.dup2(2, 1)  # printed text goes to the log
+    calls, busy, input_closed = queue.Queue[Any](), threading.Event(), threading.Event()
 
-    def tell(kind: str, value: Any) -> None:
-        with suppress(BrokenPipeError):  # nobody listens: `listen` ends the call
+    def send(kind: str, value: Any) -> None:
+        with suppress(BrokenPipeError):  # the parent is gone: `listen` ends the call
             out.write(pickle.dumps((kind, value)))
 
     def listen() -> None:
@@ -354,10 +354,10 @@ def serve(function: str) -> None:
             with suppress(EOFError):
                 while True:
                     calls.put((pickle.load(sys.stdin.buffer),))
-        finally:  # a call that cannot be read ends the process, too
+        finally:  # an unreadable call also ends the process
             calls.put(None)
-            left.set()
-        if busy.is_set():  # whoever started this is gone: end as if asked to
+            input_closed.set()
+        if busy.is_set():  # the parent is gone: end as after its SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
 
     listener = threading.Thread(target=listen, daemon=True)
@@ -365,14 +365,14 @@ def serve(function: str) -> None:
     call = load(function)
     while (argument := calls.get()) is not None:
         busy.set()
-        if left.is_set():  # while the function was loaded, or the last call went on
+        if input_closed.is_set():  # while the function was loaded, or during the last call
             break
         try:
-            told = "returned", call(*argument, lambda note: tell("note", note))
+            event = "returned", call(*argument, lambda note: send("note", note))
         except (ConfigError, PlayerError, RunError) as error:
-            told = "failed", one_line(error)
+            event = "failed", one_line(error)
         except OSError as error:
-            told = "failed", reason(error)
+            event = "failed", reason(error)
         busy.clear()
-        tell(*told)
-    listener.join()  # or the log would lack the end of what it says of a call that cannot be read
+        send(*event)
+    listener.join()  # so that its error for an unreadable call is complete in the log

@@ -1,4 +1,4 @@
-"""The ``train`` verb: check what was asked for before torch and Ray are imported, then :func:`drive` it."""
+"""The ``train`` verb: checks the overrides before torch and Ray are imported, then calls :func:`drive`."""
 
 from __future__ import annotations
 
@@ -43,45 +43,45 @@ def train(
     ] = None,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
-    given = list(overrides or [])
-    many = [word.partition("=")[2] for word in given if word.startswith("seeds=")]
-    given = [word for word in given if not word.startswith("seeds=")]
+    words = list(overrides or [])
+    seed_words = [word.partition("=")[2] for word in words if word.startswith("seeds=")]
+    words = [word for word in words if not word.startswith("seeds=")]
     if web:
-        typed = [word for word in given if word.startswith("tracking=") and word != "tracking=null"]
-        given.append(f"{typed[-1]},web" if typed else "tracking=web")
+        trackers = [word for word in words if word.startswith("tracking=") and word != "tracking=null"]
+        words.append(f"{trackers[-1]},web" if trackers else "tracking=web")
     if until is not None:
         if not math.isfinite(until) or until != int(until):
             raise refused("--until", "a whole number of environment steps", until)
-        given.append(f"train.until={int(until)}")
-    if many or (resume is not None and (resume / "seeds.json").exists()):
-        _train_many(many, given, resume, web=web, require_gates=require_gates, jobs=jobs)
+        words.append(f"train.until={int(until)}")
+    if seed_words or (resume is not None and (resume / "seeds.json").exists()):
+        _train_many(seed_words, words, resume, web=web, require_gates=require_gates, jobs=jobs)
         return
     if jobs is not None:
         raise refused("--jobs", "seeds=0..9 beside it", f"--jobs {jobs} alone")
-    verdict = run_training(given) if resume is None else resume_training(resume, given)
+    verdict = run_training(words) if resume is None else resume_training(resume, words)
     if verdict["ended"] == "interrupted":
-        raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"
+        raise typer.Exit(130)  # a shell's status for Ctrl-C
     if require_gates and not verdict["held"]:
         raise typer.Exit(1)
 
 
 def _train_many(
-    many: list[str], given: list[str], folder: Path | None, *, web: bool, require_gates: bool, jobs: int | None
+    seed_words: list[str], words: list[str], folder: Path | None, *, web: bool, require_gates: bool, jobs: int | None
 ) -> None:
-    """Train several seeds, those of a folder that goes on without ``seeds=``."""
+    """Train several seeds; without ``seeds=``, those of the resumed folder."""
     from multigrid_rl.cli.seeds import read_request, run_seeds, seeds_of
 
     if web:
-        raise refused("--web", "one seed, which a page follows", f"seeds={many[-1] if many else ''}")
-    if typed := [word for word in given if word.startswith("seed=")]:
-        raise refused("seed", "nothing beside seeds=0..9", typed[-1])
-    seeds = seeds_of(many[-1]) if many else []
+        raise refused("--web", "one seed, which a page follows", f"seeds={seed_words[-1] if seed_words else ''}")
+    if single_seeds := [word for word in words if word.startswith("seed=")]:
+        raise refused("seed", "nothing beside seeds=0..9", single_seeds[-1])
+    seeds = seeds_of(seed_words[-1]) if seed_words else []
     if folder is not None:
-        if given:
-            raise refused("--resume", "nothing but seeds=0..9 with a folder of seeds", given[0])
+        if words:
+            raise refused("--resume", "nothing but seeds=0..9 with a folder of seeds", words[0])
         overrides, known = read_request(folder)
-        given, seeds = [*overrides, f"run_dir={folder}"], seeds or known
-    states = run_seeds(given, seeds, jobs).values()
+        words, seeds = [*overrides, f"run_dir={folder}"], seeds or known
+    states = run_seeds(words, seeds, jobs).values()
     if any(state.state == "failed" for state in states):
         raise typer.Exit(LOST)
     if not all(state.done for state in states):
@@ -91,7 +91,7 @@ def _train_many(
 
 
 def run_training(overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
-    """Train as the overrides say and return the verdict.
+    """Train with these overrides and return the verdict.
 
     ``callback``: takes each row of ``metrics.jsonl`` once it is written; a true answer ends the run.
 
@@ -104,23 +104,23 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()
-        there = exists(path)
-    except UnicodeEncodeError as error:  # Ray takes no such letters
+        is_taken = exists(path)
+    except UnicodeEncodeError as error:  # Ray cannot write such a name
         raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
-    except OSError as error:  # too long
+    except OSError as error:  # the name is too long
         raise ConfigError(expected("run_dir", "a folder that can be made", reason(error, path))) from error
-    if there:
+    if is_taken:
         raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
-    above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
+    parent = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(expected("run_dir", f"a folder that can be made in {parent}", path))
     from multigrid_rl.cli.drive import drive
 
     return drive(config, path, callback=callback, changed=settings(overrides))
 
 
 def resume_training(run: Path, overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
-    """Resume a run from its newest whole checkpoint, or from step 0, and return the verdict.
+    """Resume a run from its newest complete checkpoint, or from step 0, and return the verdict.
 
     Raises as :func:`run_training`.
     """
@@ -131,24 +131,24 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
     from multigrid_rl.runs.provenance import config_hash
     from multigrid_rl.training.screen import warnings_on_screen
 
-    written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
-    if written is not None and config_hash(read_config(run)) != written:
+    recorded_hash = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
+    if recorded_hash is not None and config_hash(read_config(run)) != recorded_hash:
         wanted = "the file that the run wrote: other values make a new run"
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
         start = start_of(run)
-    # Killed between its last checkpoint and its verdict: the verdict is written.
+    # A run killed between its last checkpoint and its verdict still gets its verdict.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
     if start.env_steps >= config.train.until and not unjudged:
-        played = f"more than the {start.env_steps} steps that {run} has played"
-        raise ConfigError(expected("--until", played, config.train.until))
+        more_steps = f"more than the {start.env_steps} steps that {run} has played"
+        raise ConfigError(expected("--until", more_steps, config.train.until))
     ended = None
-    with suppress(ConfigError):  # killed, or its verdict is damaged: the checkpoint decides
+    with suppress(ConfigError):  # without a readable verdict the checkpoint decides
         ended = read_verdict(run)["ended"]
     if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
-        # Its gates are held already: who goes on with it wants to see more of it.
+        # Its gates are held already: a resumed run continues to train.until.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
-    if ended == "plateau":  # likewise
+    if ended == "plateau":  # continue likewise
         train = trainer_of(config.train.trainer).beyond_plateau(config.train)
         config = config.model_copy(update={"train": train})
     return drive(config, run, start, callback=callback)

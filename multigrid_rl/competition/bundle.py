@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from multigrid_rl.competition import network_agent
 from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlayer, read_agent
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.files import unfinished
+from multigrid_rl.files import atomic_path
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -165,7 +165,7 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None, a
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
-        with unfinished(target) as whole:  # there is never half a bundle
+        with atomic_path(target) as whole:  # there is never half a bundle
             if agent:
                 write_agent(whole, name, cards, weights)
                 return cards

@@ -18,7 +18,7 @@ from multigrid_rl.competition.hand_ins import reason_of
 from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import write_atomic
 from multigrid_rl.metrics import ahead
 from multigrid_rl.players.episodes import EpisodeBatch, play_games
 from multigrid_rl.players.match import PlayerFaultError
@@ -88,7 +88,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
                 with begun(path) if "external" in {entry.kind for entry in players} else nullcontext():
                     pairing = _patiently(meeting, config)
             conduct.add(pairing)
-            write_whole(path, pairing.model_dump_json().encode())
+            write_atomic(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
         show(number, len(pairs), pairing, path not in before)
     return pairings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused, written_beside
+from multigrid_rl.cli.app import console, exit_on_signals, one_thread, refused, temporary_output
 from multigrid_rl.competition.folders import Scratch
 from multigrid_rl.files import data_root, json_text
 from multigrid_rl.tables import CHECKPOINTS, load
@@ -75,7 +75,7 @@ def cup(
         with trusting_agents(trusted):
             cup_on_screen.verify(Path(folders[1]), None if every else AGAIN)
         return
-    with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
+    with exit_on_signals("the same command resumes the cup"), trusting_agents(trusted):
         folder, overrides = _only(folders)
         played, spec, overrides = cup_on_screen.game(folder, scenario, overrides)
         limits = sandbox.Limits(start_s, step_s, total_s, memory_mb)
@@ -208,7 +208,7 @@ def grade(
         gradebook.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
     with (
-        ended_by_signals("the same command resumes the class" if table else ""),
+        exit_on_signals("the same command resumes the class" if table else ""),
         closing(Scratch()) as scratch,
     ):
         before = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
@@ -234,7 +234,7 @@ def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None
         typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
     try:
-        with written_beside(output) if output is not None else nullcontext() as file:
+        with temporary_output(output) if output is not None else nullcontext() as file:
             result = examiner.result(found)
             if file is not None:
                 file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")

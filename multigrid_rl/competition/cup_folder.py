@@ -21,7 +21,7 @@ from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.scenario import ScenarioConfig, Strict
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standing, unless
 from multigrid_rl.evaluation.replays import AnyRecord
-from multigrid_rl.files import csv_text, unfinished, write_whole
+from multigrid_rl.files import atomic_path, csv_text, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.doors import game_of
 from multigrid_rl.text import expected, first_error
@@ -134,11 +134,11 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
                 wanted = "those that it began with and new ones, or another --output"
                 raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {entry.name}, which {change}"))
     if manifest != before:
-        write_whole(folder / MANIFEST_FILE, _MANIFESTS.dump_json(manifest, indent=1))
+        write_atomic(folder / MANIFEST_FILE, _MANIFESTS.dump_json(manifest, indent=1))
     for entry in entries:
         home = folder / COPIES / entry.filed
         if entry.files and not home.exists():
-            with unfinished(home) as whole:
+            with atomic_path(home) as whole:
                 write_parts(entry.files, whole)
 
 
@@ -231,7 +231,7 @@ def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
 def begun(path: Path) -> Iterator[None]:
     """Mark a pairing as begun for the block: a mark that remains names the pairing in which the cup was killed."""
     mark = path.with_suffix(".began")
-    write_whole(mark, _this_boot())
+    write_atomic(mark, _this_boot())
     try:
         yield
     finally:
@@ -288,7 +288,7 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
     files = {RESULTS_FILE: found.model_dump_json(indent=1)}
     files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
-        write_whole(folder / name, text.encode())
+        write_atomic(folder / name, text.encode())
     return [folder / name for name in files]
 
 

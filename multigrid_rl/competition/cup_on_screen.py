@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals
+from multigrid_rl.cli.app import console, exit_on_signals
 from multigrid_rl.competition.cup import check_agents, play_again, play_cup, repeatable, unfounded
 from multigrid_rl.competition.cup_folder import (
     Pairing,
@@ -113,7 +113,7 @@ def verify(folder: Path, most: int | None) -> None:
     for pairing in pairings:
         if not pairing.out and not repeatable(pairing, entries):
             screen.print(f"{_pair(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
-    with ended_by_signals():
+    with exit_on_signals():
         for before, wrong in play_again(entries, config, again, most):
             replayed, different = replayed + 1, different + bool(wrong)
             drawn = "; an agent may draw in its own way" if wrong and agents & before.names else ""

@@ -15,7 +15,7 @@ from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
 from multigrid_rl.competition.hand_ins import ZIP, HandedIn, filed_name
 from multigrid_rl.config.scenario import Strict
-from multigrid_rl.files import csv_text, json_text, safe_cell, write_whole
+from multigrid_rl.files import csv_text, json_text, safe_cell, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError, expected, first_error, printable
 
@@ -79,7 +79,7 @@ def grade_class(
             results.append(_graded(home, hand_in, examiner) if kept is None else kept)
             show(printable(hand_in.name), results[-1], kept is None)
         copies = _copies(hand_ins, results, examiner.originals)
-        write_whole(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
+        write_atomic(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
     return results
 
 
@@ -94,7 +94,7 @@ def _with_key(home: Path, rubric: Rubric) -> Rubric:
         if any(home.iterdir()):
             raise PlayerError(expected(home, "a new folder, or grades to resume", "something else"))
         key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
-        write_whole(path, key.model_dump_json().encode())
+        write_atomic(path, key.model_dump_json().encode())
         path.chmod(0o600)
     if "seed" not in rubric.model_fields_set:
         rubric = rubric.model_copy(update={"seed": key.seed})
@@ -121,8 +121,8 @@ def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]
     if not result["problem"]:  # what failed is played again
         result["files_sha256"] = files
     # The result comes last: where there is one, there is everything.
-    write_whole(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
-    write_whole(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
+    write_atomic(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
+    write_atomic(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
     return result
 
 

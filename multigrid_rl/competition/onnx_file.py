@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multigrid_rl.files import installing, write_whole
+from multigrid_rl.files import install_command, write_atomic
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.heads import Head
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
@@ -94,7 +94,7 @@ def write_onnx(source: Path, target: Path) -> str:
     player, or a network of a user's own that has no such form.
     """
     if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
-        wanted = f"onnx and onnxruntime: {installing('onnx')}"
+        wanted = f"onnx and onnxruntime: {install_command('onnx')}"
         raise ConfigError(expected("--onnx", wanted, f"no {' and no '.join(missing)}"))
     if target.suffix != _SUFFIX or target.exists():
         raise ConfigError(expected("--output", f"a new file that ends with {_SUFFIX}", target))
@@ -126,7 +126,7 @@ def write_onnx(source: Path, target: Path) -> str:
     if share < 1:
         got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {apart:.2g})"
         raise PlayerError(expected(source, "a network that computes the same in onnxruntime", got))
-    write_whole(target, whole)
+    write_atomic(target, whole)
     return f"{CHECKED} random observations give the same actions in onnxruntime {onnxruntime.__version__}"
 
 

@@ -1,1 +1,1 @@
-"""Configurations: what they may say (schemas), what overrides stand for (recipes), how they are composed."""
+"""Configurations: their schemas, recipes for scenarios, and composition from overrides."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import assign, check_key, is_text, named_elsewhere, parse, written
+from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -21,7 +21,7 @@ from multigrid_rl.config.recipes import (
     group_values,
     read_config_file,
     scenario_id,
-    whole_scenario,
+    scenario_values,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig, TrainConfig
@@ -34,28 +34,28 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validated(ScenarioConfig, whole_scenario(scenario_id(written(name))), "scenario")
+    return _validate(ScenarioConfig, scenario_values(scenario_id(written(name))), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    return _validated(RunConfig, {**_compose(values), "experiment": recipe})
+    return _validate(RunConfig, {**_compose(values), "experiment": recipe})
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all values: those of the files, then ``settings`` by dotted key."""
+    """Return all values: those of the files, overridden by ``settings`` by dotted key."""
     values = read_config_file("", "config")
     chosen = {group: name for line in values.pop("defaults") if line != "_self_" for group, name in line.items()}
     chosen = {group: str(settings.get(group, name)) for group, name in chosen.items() if group != "experiment"}
     files = {group: group_values(group, name) for group, name in chosen.items() if group != "scenario"}
-    values = {"scenario": whole_scenario(chosen["scenario"]), **files, **values}
+    values = {"scenario": scenario_values(chosen["scenario"]), **files, **values}
     values["train"]["name"] = chosen["train"]
     texts = {key: value for key, value in settings.items() if is_text(key)}
     for key, value in settings.items():
         if key not in chosen and key not in texts:
             assign(values, key, value)
-    values = _interpolated(values)
+    values = _interpolate(values)
     for key, value in texts.items():
         assign(values, key, value)
     if not isinstance(values["curriculum"] or [], list):
@@ -64,11 +64,11 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values in which ``${...}`` is what it stands for, as in ``${oc.env:HOME}``. Raises ``ConfigError``."""
+def _interpolate(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values with ``${...}`` resolved, for example ``${oc.env:HOME}``. Raises ``ConfigError``."""
     if "${" not in written(values):
         return values
-    # Imported here: most configurations do without.
+    # Imported here: most configurations do not need it.
     import omegaconf  # noqa: PLC0415
 
     try:
@@ -78,25 +78,25 @@ def _interpolated(values: dict[str, Any]) -> dict[str, Any]:
     return dict(resolved)
 
 
-def _stage(stage: Any, own: dict[str, Any]) -> Any:
-    """Return a stage of a curriculum with its whole scenario: the one it names, or the run's own; seats change."""
+def _stage(stage: Any, run_scenario: dict[str, Any]) -> Any:
+    """Return a curriculum stage with all values of its scenario, by default the run's; the stage may replace seats."""
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
         raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
-    whole = own if name is None else whole_scenario(scenario_id(str(name)))
-    seats = {**(whole.get("seats") or {}), **stage.get("seats", {})}
+    scenario = run_scenario if name is None else scenario_values(scenario_id(str(name)))
+    seats = {**(scenario.get("seats") or {}), **stage.get("seats", {})}
     rest = {key: value for key, value in stage.items() if key != "seats"}
-    return {**rest, "scenario": {**whole, "seats": seats}}
+    return {**rest, "scenario": {**scenario, "seats": seats}}
 
 
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
-    """Return the configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
+    """Return the configuration of a resumed run; overrides may change its budget, its checkpoints and its cluster.
 
-    Raises ``ConfigError``: an override of what a run keeps, or values that this version does not understand.
+    Raises ``ConfigError``: an override of another key, or values that this version does not understand.
     """
-    # A whole part first: overrides of its values win wherever they stand, as they do for a new run.
-    for typed, value in sorted(parse(overrides).items(), key=lambda item: item[0] != "cluster"):
-        key = "cluster.address" if typed == "address" else typed
+    # The group ``cluster`` first: overrides of its keys win in any order, as they do for a new run.
+    for short_key, value in sorted(parse(overrides).items(), key=lambda item: item[0] != "cluster"):
+        key = "cluster.address" if short_key == "address" else short_key
         part, _, name = key.partition(".")
         if key not in RESUMABLE and part != "cluster":
             wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
@@ -110,28 +110,28 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
             continue
         check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
-    return _validated(RunConfig, values)
+    return _validate(RunConfig, values)
 
 
 def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return a run with other values, by dotted key. Raises ``ConfigError``: they do not fit."""
-    whole = config.model_dump(mode="json")
+    """Return a run's configuration with some values changed, by dotted key. Raises ``ConfigError``: invalid values."""
+    all_values = config.model_dump(mode="json")
     for key, value in values.items():
-        assign(whole, key, value)
-    return _validated(RunConfig, whole)
+        assign(all_values, key, value)
+    return _validate(RunConfig, all_values)
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
-    """Return overrides for keys by their last name (``lr``, ``hidden``, ``seed``); classes stand for ``module:name``.
+    """Return overrides for keys by their last name (``lr``, ``hidden``, ``seed``); classes become ``module:name``.
 
-    Raises ``ConfigError``: no such key, or an object that no name stands for.
+    Raises ``ConfigError``: no such key, or an object without an importable name.
     """
-    several = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
-    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **several}.items()]
+    lists = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
+    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **lists}.items()]
 
 
 def whole_key(name: str) -> str:
-    """Return the key whose last name is given. Raises ``ConfigError``: there is none."""
+    """Return the full key with this last name. Raises ``ConfigError``: there is none."""
     if name in TrainConfig.model_fields:
         return f"train.{name}"
     known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}
@@ -139,17 +139,17 @@ def whole_key(name: str) -> str:
         return f"model.{name}"
     if name not in known:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
-        meant = [key.rpartition(".")[2] for key in named_elsewhere(name)]
-        near = f" (did you mean {meant[0]}?)" if meant else suggestion(name, all_names)
-        raise ConfigError(expected("train", "keys of configs/", f"{name}{near}"))
+        candidates = [key.rpartition(".")[2] for key in our_keys_for(name)]
+        hint = f" (did you mean {candidates[0]}?)" if candidates else suggestion(name, all_names)
+        raise ConfigError(expected("train", "keys of configs/", f"{name}{hint}"))
     return name
 
 
 def named(value: Any) -> Any:
-    """Return what a value is called in a configuration: a class or function ``module:name``; others as they are.
+    """Return a value as a configuration names it: a class or function as ``module:name``; others unchanged.
 
-    What writes checkpoints, such as an algorithm of RLlib's, or has one, such as a trial's result, is a folder.
-    Raises ``ConfigError``: it stands inside another one, or a result without a checkpoint.
+    An object that writes a checkpoint (an algorithm of RLlib) or has one (a trial's result) becomes its folder.
+    Raises ``ConfigError``: a nested class or function, or a result without a checkpoint.
     """
     saved = getattr(value, "checkpoint", value)
     if saved is None and value is not None:
@@ -168,7 +168,7 @@ def named(value: Any) -> Any:
     return name
 
 
-def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
+def _validate(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
@@ -176,7 +176,7 @@ def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") ->
 
 
 def check_budget(train: TrainConfig) -> None:
-    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` for a budget below one batch: a run plays whole batches."""
     if train.until < train.batch_size:
         batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
         wanted = f"at least {train.batch_size}, one batch of {batch}"

@@ -1,6 +1,6 @@
-"""Schema of a network, in configurations and in frozen players' cards, and of what an update's keys share.
+"""Schemas of a network, for configurations and cards of frozen players, and of keys of an update.
 
-Keys of an update that RLlib's users know by other names: schedules by points, bounds, values of one network.
+Keys of an update here have other names in RLlib: schedules by points, bounds, values of one network.
 """
 
 from itertools import pairwise
@@ -13,35 +13,35 @@ from multigrid_rl.tables import HEADS, NETWORKS, Network, find, installed
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import Schedule
 
-#: What may stand between a hidden layer and its activation.
+#: Normalisations between a hidden layer and its activation.
 NORMS = ("none", "layer")
 MAX_HEAD_SIZE = 1000
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
-#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
+#: Weights of the log-probability of an action, in the order of equation 1 of Schulman et al. 2016
 #: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
 PSI = ("total_reward", "future_return", "baselined_return", "q", "gae", "td")
-#: Those that read no value network.
+#: Weights that need no value network.
 WITHOUT_VALUES = ("total_reward", "future_return")
-#: Keys of ``train`` that a network may have values of its own of.
-OF_MODULES = (
+#: Keys of ``train`` that ``train.modules`` may set for a single network.
+MODULE_KEYS = (
     "lr", "lr_final", "lr_schedule", "gamma", "lam", "clip", "clip_final", "vf_coef", "grad_clip", "target_kl",
     "entropy_coef", "entropy_final", "entropy_decay", "entropy_schedule", "kl_coef", "kl_target",
 )  # fmt: skip
 Points = tuple[tuple[float, float], ...]
-#: What is known of a network of a user's own before it is built.
-_OWN = Network("", central=True, activations=None)
+#: Entry of a user's network: what is known before it is built.
+_USER_NETWORK = Network("", central=True, activations=None)
 
 
 def network_entry(name: object) -> Network | None:
-    """Return the entry of a network by name, ``None`` where there is none; of ``module:Class`` what is known of it."""
+    """Return the entry of a network by name or ``module:Class``; ``None`` for an unknown name."""
     if not isinstance(name, str):
         return None
     if ":" in name or name in NETWORKS:
-        return NETWORKS.get(name, _OWN)
-    others = installed("networks")
-    entry: Network | None = find(others, name) if name in others else None
+        return NETWORKS.get(name, _USER_NETWORK)
+    plugins = installed("networks")
+    entry: Network | None = find(plugins, name) if name in plugins else None
     return entry
 
 
@@ -82,7 +82,7 @@ class ModelConfig(Part):
     @model_validator(mode="before")
     @classmethod
     def _sized(cls, values: Any) -> Any:
-        # A card must record it, in case the default changes later.
+        # A card must record the size, since the default may change later.
         head = values.get("head") if isinstance(values, dict) else None
         if isinstance(head, str) and head in HEADS and values.get("head_size") is None:
             return {**values, "head_size": HEADS[head].size}
@@ -98,8 +98,8 @@ class ModelConfig(Part):
 
     @property
     def entry(self) -> Network:
-        """What is known of the network by its name."""
-        return network_entry(self.name) or _OWN
+        """The entry of the network in ``tables.NETWORKS``, or that of a user's network."""
+        return network_entry(self.name) or _USER_NETWORK
 
     @property
     def recurrent(self) -> bool:
@@ -129,7 +129,7 @@ class ModelConfig(Part):
 
 
 class UpdateKeys(Part):
-    """Bounds and schedules of an update, and what differs between networks."""
+    """Bounds and schedules of an update, and values of single networks."""
 
     lr_schedule: Points | None = None
     """Adam step size by environment steps, with lines in between: [[0, 0.001], [50_000, 0.0003], [200_000, 0]]. null:
@@ -163,8 +163,8 @@ class UpdateKeys(Part):
     def _check_modules(self) -> "UpdateKeys":
         for module, values in self.modules.items():
             for key in values:
-                if key not in OF_MODULES:
-                    raise ValueError(unknown(f"modules.{module}", key, OF_MODULES))
+                if key not in MODULE_KEYS:
+                    raise ValueError(unknown(f"modules.{module}", key, MODULE_KEYS))
             self.of(module)
         return self
 
@@ -179,12 +179,12 @@ class UpdateKeys(Part):
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """What changes with the environment steps played: step size, weight of the entropy bonus, clip of the ratio."""
-        own: Any = self
+        """Values that change with environment steps: step size, weight of the entropy bonus, clip of the ratio."""
+        keys: Any = self
         return {
-            "lr": _schedule(own.lr, own.lr_final, own.until, own.lr_schedule),
-            "entropy_coef": _schedule(own.entropy_coef, own.entropy_final, own.entropy_decay, own.entropy_schedule),
-            "clip": _schedule(own.clip, own.clip_final, own.until),
+            "lr": _schedule(keys.lr, keys.lr_final, keys.until, keys.lr_schedule),
+            "entropy_coef": _schedule(keys.entropy_coef, keys.entropy_final, keys.entropy_decay, keys.entropy_schedule),
+            "clip": _schedule(keys.clip, keys.clip_final, keys.until),
         }
 
 

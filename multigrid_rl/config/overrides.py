@@ -1,4 +1,4 @@
-"""Overrides, ``key=value``: the one place where their values are read, in Hydra's grammar, and set."""
+"""Overrides, ``key=value``: parses their values in Hydra's grammar, checks their keys and assigns them."""
 
 import difflib
 import json
@@ -13,22 +13,22 @@ from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, listed, one_line
 from multigrid_rl.trust import CODE
 
-#: Arguments of an environment are its own, and a bonus names seats and events: any key may be below these.
+#: Keys with any keys below them: arguments of an environment, and seats and events of a bonus.
 ENV_ARGS, BONUS = "scenario.env_args", "train.bonus"
-#: Keys that a user may write without the part that they belong to, beside ``env_id``.
+#: Short forms of keys, without their section; ``env_id`` has one, too.
 SHORT = {
     "address": "cluster.address", "env_args": ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
     **SHORT_KEYS,
 }  # fmt: skip
-#: Paths and names, which are taken as they were typed: they may hold characters that mean something to Hydra.
+#: Keys of paths and names, which Hydra does not parse: they may contain characters of its grammar.
 _TEXTS = (
     "run_dir", "checkpoints", "data", "init", "address", "cluster.address", "search.space", "scenario.env_path",
     "env_path", "tracking",
 )  # fmt: skip
-#: Players and mixtures of players, by seat or as anchors of a league.
+#: Keys of players and mixtures of players: seats, and anchors of a league.
 _SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"
-#: What RLlib, Stable-Baselines3 and others call our keys.
-_ELSEWHERE = {
+#: Names of our keys in RLlib, Stable-Baselines3 and other libraries.
+_FOREIGN_KEYS = {
     "train": ("algo", "algorithm", "alg"),
     "experiment": ("config", "config_name", "config_file", "recipe"),
     "env_id": ("env", "env_name", "gym_id"),
@@ -59,22 +59,22 @@ _ELSEWHERE = {
 
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
-    """Return key -> value of ``key=value`` overrides; of a key that comes twice the last.
+    """Return key -> value of ``key=value`` overrides; the last one of a repeated key wins.
 
-    Raises ``ConfigError``: no override, or one that Hydra does not understand.
+    Raises ``ConfigError``: a word without ``=``, or a value that Hydra does not understand.
     """
-    return dict(_parsed(override) for override in overrides)
+    return dict(_parse_override(override) for override in overrides)
 
 
-def _parsed(override: str) -> tuple[str, Any]:
+def _parse_override(override: str) -> tuple[str, Any]:
     # Imported here: Hydra takes a fifth of a second, and most verbs do not need it.
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
 
-    key, sign, text = str(override).partition("=")  # of Python it may be anything
+    key, sign, text = str(override).partition("=")  # callers from Python may pass any object
     key = key.lstrip("+~")
     if not sign:
-        raise ConfigError(f"{override}: expected key=value, {_choice_of(key)}")
+        raise ConfigError(f"{override}: expected key=value, {_suggest_choice(key)}")
     if is_text(key):
         return key, as_typed(key, text)
     try:
@@ -87,22 +87,22 @@ def _parsed(override: str) -> tuple[str, Any]:
     return key, parsed.value()
 
 
-def _choice_of(word: str) -> str:
-    """Return with which key a word that stands alone was probably meant."""
-    from multigrid_rl.config.recipes import FILES, GROUPS, names_in  # noqa: PLC0415 - it stands above
+def _suggest_choice(word: str) -> str:
+    """Return a hint which key a word without one was probably meant for."""
+    from multigrid_rl.config.recipes import FILES, GROUPS, names_in  # noqa: PLC0415 - recipes imports this module
 
     groups = ("scenario", "experiment") if word.endswith(FILES) else [name for name in GROUPS if word in names_in(name)]
-    meant = [f"{group}={word}" for group in groups]
-    return f"did you mean {' or '.join(meant)}?" if meant else "for example train.lr=3e-4"
+    choices = [f"{group}={word}" for group in groups]
+    return f"did you mean {' or '.join(choices)}?" if choices else "for example train.lr=3e-4"
 
 
 def is_text(key: str) -> bool:
-    """Return whether the value of a key is a path or a name, taken as it was typed: those of players, too."""
+    """Return whether the value of a key is a path, a name or players, which Hydra does not parse."""
     return key in (*_TEXTS, _ANCHORS) or key.startswith(_SEATS)
 
 
 def as_typed(key: str, value: Any) -> Any:
-    """Return a path or a name, or players with their weights. Raises ``ConfigError`` for no such mixture."""
+    """Return a path or a name, or players with their weights. Raises ``ConfigError``: an invalid mixture."""
     if not isinstance(value, str) or value == "null":
         return None if value == "null" else value
     return value if key in _TEXTS else _players(key, value)
@@ -110,8 +110,8 @@ def as_typed(key: str, value: Any) -> Any:
 
 def _players(key: str, value: str) -> Any:
     """Read a player's name, folder or class, or a mixture written as ``blue-rookie:3,random:1``."""
-    one = ":" not in value or CODE.fullmatch(value) or Path(value).is_dir()
-    if one:
+    is_single = ":" not in value or CODE.fullmatch(value) or Path(value).is_dir()
+    if is_single:
         return {value: 1.0} if key == _ANCHORS else value
     mixture: dict[str, float] = {}
     for part in value.strip("{} ").split(","):
@@ -123,7 +123,7 @@ def _players(key: str, value: str) -> Any:
 
 
 def leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a mapping; an empty mapping and a mixture of players are values."""
+    """Yield the dotted keys and values of a mapping; an empty mapping and a mixture of players count as values."""
     for name, value in node.items():
         key = f"{place}{name}"
         if isinstance(value, dict) and value and place != _SEATS and key != _ANCHORS:
@@ -133,88 +133,88 @@ def leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def assign(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key. A mapping is merged into what is there; of players and bonuses it takes its place.
+    """Set a dotted key. A mapping is merged into the old one; for players and bonuses it replaces the old one.
 
-    Raises ``ConfigError``: ``values`` have no such key.
+    Raises ``ConfigError``: ``values`` has no such key.
     """
-    free = key.startswith((ENV_ARGS, BONUS))
-    if key.startswith(_SEATS):  # an environment of others knows its seats itself
-        free = bool(values.get("scenario", {}).get("env_id"))
-    if not free:
+    any_key = key.startswith((ENV_ARGS, BONUS))
+    if key.startswith(_SEATS):  # only the environment knows its seats
+        any_key = bool(values.get("scenario", {}).get("env_id"))
+    if not any_key:
         check_key(key, value, values)
     put(values, key, value)
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key as :func:`assign` does, also one that is not there."""
-    *above, last = key.split(".")
-    if key.startswith(_SEATS):  # environments of others may have dots in the names of their seats
-        *above, last = *_SEATS.split(".")[:-1], key.removeprefix(_SEATS)
+    """Set a dotted key like :func:`assign`, without checking that it exists."""
+    *parents, last = key.split(".")
+    if key.startswith(_SEATS):  # seat names of an environment may contain dots
+        *parents, last = *_SEATS.split(".")[:-1], key.removeprefix(_SEATS)
     node = values
-    for part in above:
+    for part in parents:
         if not isinstance(node.get(part), dict):
             node[part] = {}
         node = node[part]
     replaces = key.startswith((_SEATS, _ANCHORS, BONUS))
-    node[last] = value if replaces else merged(node.get(last), value)
+    node[last] = value if replaces else merge(node.get(last), value)
 
 
-def merged(below: Any, above: Any) -> Any:
-    """Return ``above``; of two mappings, one with the keys of both."""
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return deepcopy(above)
-    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+def merge(base: Any, override: Any) -> Any:
+    """Return ``override``, or for two mappings their union, in which ``override`` wins."""
+    if not isinstance(base, dict) or not isinstance(override, dict):
+        return deepcopy(override)
+    return {**base, **{key: merge(base.get(key), value) for key, value in override.items()}}
 
 
 def check_key(key: str, value: Any, known: Any) -> None:
-    """Raise ``ConfigError`` for a key that ``known`` does not have; suggests the one that was meant."""
+    """Raise ``ConfigError`` for a key that is not in ``known``; the message suggests a similar key."""
     place, node = "", known
     for part in key.split("."):
         if not isinstance(node, dict):
             raise ConfigError(expected(place, "a value and no keys below it", f"{key}={written(value)}"))
-        if not node and place:  # such as scenario.seats of a game that the file does not know
+        if not node and place:  # an empty mapping takes any key, such as scenario.seats of an environment
             return
         if part not in node:
             raise ConfigError(_unknown_key(key, part, node, place))
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
-def named_elsewhere(name: str) -> list[str]:
-    """Return our keys for what RLlib or Stable-Baselines3 call ``name``."""
-    return [ours for ours, theirs in _ELSEWHERE.items() if name in theirs]
+def our_keys_for(name: str) -> list[str]:
+    """Return our keys for a name of RLlib, Stable-Baselines3 or another library."""
+    return [ours for ours, theirs in _FOREIGN_KEYS.items() if name in theirs]
 
 
 def _unknown_key(key: str, part: str, node: dict[str, Any], place: str) -> str:
     """Return the message that lists the valid keys of ``node``; suggests the full path of a short key (``lr=``)."""
     places: dict[str, list[str]] = {}
-    for name in _dotted(node, f"{place}." if place else ""):
+    for name in _dotted_keys(node, f"{place}." if place else ""):
         places.setdefault(name.rpartition(".")[2], []).append(name)
     close, here = difflib.get_close_matches(part, places, n=1), places.get(part, [])
-    elsewhere = [] if here and place else named_elsewhere(part)
-    meant = [*here, *elsewhere] or (places[close[0]] if close else [])
-    near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
-    return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + near)
+    elsewhere = [] if here and place else our_keys_for(part)
+    candidates = [*here, *elsewhere] or (places[close[0]] if close else [])
+    hint = f" (did you mean {' or '.join(candidates)}?)" if candidates else ""
+    return expected(key, f"one of the keys {listed(part, list(map(str, node)))}", part + hint)
 
 
-def _dotted(node: dict[str, Any], place: str = "") -> Iterator[str]:
+def _dotted_keys(node: dict[str, Any], place: str = "") -> Iterator[str]:
     for name, value in node.items():
         yield f"{place}{name}"
         if isinstance(value, dict):
-            yield from _dotted(value, f"{place}{name}.")
+            yield from _dotted_keys(value, f"{place}{name}.")
 
 
 def written(value: Any) -> str:
-    """Return a value as it is written in an override: as JSON, but with bare keys and texts."""
+    """Return a value in the syntax of an override: JSON with unquoted keys and text."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_quoted(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_quote(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_quoted, value)) + "]"
-    if hasattr(value, "tolist"):  # numpy's
+        return "[" + ", ".join(map(_quote, value)) + "]"
+    if hasattr(value, "tolist"):  # an array or number of numpy
         return written(value.tolist())
     return json.dumps(value)
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else written(value)

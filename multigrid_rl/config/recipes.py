@@ -1,7 +1,7 @@
 """Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/`` may name code, which then runs, and is told. With ``--safe`` it may set values, but
-neither run code, nor read this machine's environment, nor set where files go: see ``trust.py``.
+A file outside ``configs/`` may name code, which then runs with a warning. With ``--safe`` it may set values, but
+neither run code, nor read environment variables, nor name folders for files: see ``trust.py``.
 """
 
 import os
@@ -17,14 +17,14 @@ from typing import Any
 
 import yaml
 
-from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merged, parse, written
+from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merge, parse, written
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
 from multigrid_rl.text import ConfigError, expected, listed, suggestion, unknown
 from multigrid_rl.trust import CODE, check_code, safe
 
-#: What may change when a run goes on, beside the cluster.
+#: Keys that may change when a run is resumed, in addition to those of the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
     "train.threads", "tracking",
@@ -35,70 +35,70 @@ TRUSTED_ONLY = (
     "tracking", *NAMING_CODE,
 )  # fmt: skip
 
-#: Values that import code where they are written as ``module:name``.
+#: Keys whose values import code if they have the form ``module:name``.
 IMPORTING = (
     "model", "model.name", "train.objective", "train.value_loss", "train.psi", "scenario.env_id", "env_id",
 )  # fmt: skip
-#: Values in which players, or metrics of gates, are named, in whatever form.
-_SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
+#: Keys whose values name players, or metrics of gates, in any form.
+_SEATING_KEYS = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-#: Folders of recipes: of scenarios, of the shipped players, and what only a study or a page of results uses.
+#: Folders of recipes: for scenarios, for the shipped players, and for studies and pages of results.
 RECIPES = ("recipe", "ladder", "study")
-#: How the file of a recipe ends.
+#: Suffixes of a recipe's file.
 FILES = (".yaml", ".yml")
 #: Environment variable: folders with the user's own scenarios, then available by name.
 SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
 #: Entry points by which an installed package declares one of its packages as a folder with scenarios.
 SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
-#: What only our networks read: left out of a recipe for a network of the user's own, which ignores them.
-_OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
-#: What learning from recorded play cannot have: a recipe that was found for play does not bring it there.
-_NOT_IMITATED = ("scheme", "model.bound")
-#: What an objective that learns from recorded play sets.
-_IMITATING = tuple(f"train.{section}." for section in SECTIONS)
+#: Keys that only built-in networks read: dropped from a recipe for a user's network.
+_BUILT_IN_ONLY = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
+#: Keys that learning from recorded play does not support: dropped from a recipe that was found for other training.
+_NOT_WITH_RECORDINGS = ("scheme", "model.bound")
+#: Sections that an objective for recorded play sets.
+_IMITATION_KEYS = tuple(f"train.{section}." for section in SECTIONS)
 _MAX_LEAVES = 1000
 
 
 def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
-    """Return the dotted keys and values that overrides stand for, and the recipe that they or their scenario name.
+    """Return the dotted keys and values that overrides expand to, and the recipe of the overrides or their scenario.
 
     Raises ``ConfigError``.
     """
-    typed = parse(overrides)
-    settings = _canonical_names(typed)
+    parsed = parse(overrides)
+    settings = _canonical_names(parsed)
     network = str(settings.get("model.name", ""))
-    for key in _OF_OURS:
+    for key in _BUILT_IN_ONLY:
         if key in settings and CODE.fullmatch(network):
             got = written(settings[key])
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
-    named = typed.get("experiment", "")
-    recipe = written(named) if "experiment" in typed else _own_recipe(settings)
+    named = parsed.get("experiment", "")
+    recipe = written(named) if "experiment" in parsed else _scenario_recipe(settings)
     if recipe in ("none", "null"):
         return settings, None
     defaults = _canonical_names(recipe_values(recipe))
-    home = defaults.get("scenario")
-    scenario = settings.get("scenario", home)
-    fits = home is None or scenario is None or home in _homes(scenario)
-    if "experiment" in typed and not fits:
-        raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
-    defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
+    target = defaults.get("scenario")
+    scenario = settings.get("scenario", target)
+    fits = target is None or scenario is None or target in _matching_scenarios(scenario)
+    if "experiment" in parsed and not fits:
+        raise ConfigError(expected("scenario", f"{target} with experiment={recipe}, or experiment=none", scenario))
+    defaults = _adapt_recipe(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     if CODE.fullmatch(str({**defaults, **settings}.get("model.name", ""))):
-        defaults = {key: value for key, value in defaults.items() if key not in _OF_OURS}
-    used = "experiment" in typed or not defaults.keys() <= {"scenario", "train"}  # also where every value was changed
-    # The recipe comes first: what was typed wins.
+        defaults = {key: value for key, value in defaults.items() if key not in _BUILT_IN_ONLY}
+    used = "experiment" in parsed or not defaults.keys() <= {"scenario", "train"}  # even if overrides change all values
+    # Overrides win over the recipe.
     rest = {key: value for key, value in defaults.items() if key not in settings}
     return {**rest, **settings}, recipe if used else None
 
 
-def _canonical_names(typed: dict[str, Any]) -> dict[str, Any]:
-    """Return ``typed`` with one name for keys and values that have several; the recipe is left out."""
+def _canonical_names(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Return ``parsed`` with canonical names of keys and values, without the recipe."""
     result: dict[str, Any] = {}
-    for key, value in typed.items():
-        name = written(value)  # of a file: one such as 1 or null is read as a number or nothing
+    for key, value in parsed.items():
+        name = written(value)  # yaml reads a file name such as 1 or null as a number or nothing
         if key == "scenario":
-            result |= {key: scenario_id(name), **_scheme_of_alias(name, typed)}
+            result |= {key: scenario_id(name), **_scheme_of_alias(name, parsed)}
         elif key == "env_id":
             package = ENV_IDS[max((beginning for beginning in ENV_IDS if name.startswith(beginning)), key=len)]
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
@@ -120,11 +120,11 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, Any]) -> str:
-    """Return the recipe that a scenario, or the one named like its package, names for what is trained."""
+def _scenario_recipe(settings: dict[str, Any]) -> str:
+    """Return the recipe for these settings that a scenario, or the scenario named like its package, names."""
     kinds = [*builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
-    for home in _homes(settings.get("scenario", "1v1")):
-        named = whole_scenario(home).get("recipe")
+    for candidate in _matching_scenarios(settings.get("scenario", "1v1")):
+        named = scenario_values(candidate).get("recipe")
         named = named if isinstance(named, dict) else {"default": named}
         found = next((named[kind] for kind in kinds if named.get(kind)), None)
         if found is not None:
@@ -132,50 +132,50 @@ def _own_recipe(settings: dict[str, Any]) -> str:
     return "none"
 
 
-def _homes(scenario: str) -> list[str]:
-    """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
-    package = whole_scenario(scenario).get("package")
+def _matching_scenarios(scenario: str) -> list[str]:
+    """Return the scenarios whose recipes fit: the scenario itself and, for an environment, the one of its package."""
+    package = scenario_values(scenario).get("package")
     return [scenario, *([package] if package in names_in("scenario") else [])]
 
 
 def builds_on(train: str) -> list[str]:
-    """Return an objective of ``configs/train/`` and those that its file builds on, the nearest first."""
+    """Return an objective of ``configs/train/`` and its bases, the nearest first."""
     bases = [name for name in read_config_file("train", train).get("defaults", []) if name != "_self_"]
     return [train, *(name for base in bases for name in builds_on(base))]
 
 
-def _under(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
-    """Return a recipe's values under an objective: without those that the objective's own file sets or cannot have.
+def _adapt_recipe(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
+    """Return a recipe's values for an objective, without those that the objective's file sets or does not support.
 
-    Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
+    Networks with memory cannot learn from recorded play, so with ``recorded`` the kind of network is dropped, too.
     """
     found_for = builds_on(recipe.get("train", "ppo"))
     files = [read_config_file("train", name) for name in builds_on(train) if name not in found_for]
-    own = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
-    imitates = any(key.startswith(_IMITATING) for key in own)
-    without = (*_NOT_IMITATED, *(("model",) if recorded else ())) if imitates else ()
-    below = tuple(f"{key}." for key in own)
-    return {key: value for key, value in recipe.items() if key not in without and not f"{key}.".startswith(below)}
+    objective_keys = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
+    imitates = any(key.startswith(_IMITATION_KEYS) for key in objective_keys)
+    excluded = (*_NOT_WITH_RECORDINGS, *(("model",) if recorded else ())) if imitates else ()
+    prefixes = tuple(f"{key}." for key in objective_keys)
+    return {key: value for key, value in recipe.items() if key not in excluded and not f"{key}.".startswith(prefixes)}
 
 
 def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
-    # The original environments carry a scheme in their names; for a team of one all schemes are the same.
+    # Names of the original environments contain a scheme; for a team of one all schemes are the same.
     match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if match is None or "scheme" in settings:
         return {}
-    learning = list(ScenarioConfig.model_validate(whole_scenario(scenario_id(name))).learning.values())
+    learning = list(ScenarioConfig.model_validate(scenario_values(scenario_id(name))).learning.values())
     return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
 def files_of(group: str) -> dict[str, Path]:
-    """Return the files that a group of ``configs/`` has, by name."""
+    """Return the files of a group of ``configs/``, by name."""
     folders = RECIPES if group == "experiment" else (group,)
     found = [path for folder in folders for path in (data_root() / "configs" / folder).glob("*.yaml")]
     return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
 def names_in(group: str) -> list[str]:
-    """Return the names of all files that a group of ``configs/`` has, sorted."""
+    """Return the names of all files of a group of ``configs/``, sorted."""
     return list(files_of(group))
 
 
@@ -187,13 +187,13 @@ def read_config_file(group: str, name: str) -> dict[str, Any]:
 
 
 def group_values(group: str, name: str) -> dict[str, Any]:
-    """Return the values of a file in a folder of ``configs/``, over those of the files that its ``defaults`` name."""
+    """Return the values of a file in a folder of ``configs/``, merged over those of the files in its ``defaults``."""
     content = read_config_file(group, name)
     values: Any = {}
     for base in content.pop("defaults", []):
         if base != "_self_":
-            values = merged(values, group_values(group, base))
-    return {**merged(values, content)}
+            values = merge(values, group_values(group, base))
+    return {**merge(values, content)}
 
 
 def scenario_names() -> list[str]:
@@ -207,9 +207,9 @@ def _is_game(file: Path) -> bool:
 
 
 def scenario_id(name: str) -> str:
-    """Return our id of a scenario: of an id or an original environment name; the path of a file is its own.
+    """Return the id of a scenario for an id, an original environment name, or a path, which is returned unchanged.
 
-    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``, or of an installed package. Raises
+    Other names are looked up in the folders of ``SCENARIOS_FROM`` and of installed packages. Raises
     ``ConfigError``.
     """
     names = names_in("scenario")
@@ -223,26 +223,26 @@ def scenario_id(name: str) -> str:
     if name in aliases:
         return aliases[name]
     folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *plugin_folders()]
-    outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
-    if name in outside:
-        return outside[name]
-    known = f"{listed(name, [*names, *outside])}, or a file such as ./mine.yaml"
-    meant = suggestion(name, [*names, *outside, *aliases])
-    raise ConfigError(expected("scenario", f"one{meant} of {known}" if meant else known, name))
+    user_files = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
+    if name in user_files:
+        return user_files[name]
+    known = f"{listed(name, [*names, *user_files])}, or a file such as ./mine.yaml"
+    hint = suggestion(name, [*names, *user_files, *aliases])
+    raise ConfigError(expected("scenario", f"one{hint} of {known}" if hint else known, name))
 
 
-def whole_scenario(name: str) -> dict[str, Any]:
-    """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
+def scenario_values(name: str) -> dict[str, Any]:
+    """Return the values of a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
     if name.endswith(FILES):
         return {**read_scenario(name), "name": Path(name).stem}
     return {**read_config_file("scenario", name), "name": name}
 
 
 def recipe_values(recipe: str) -> dict[str, Any]:
-    """Return the values that a recipe stands for by dotted key, groups first.
+    """Return the values of a recipe by dotted key, groups first.
 
-    ``recipe``: name of one in ``configs/``, or path of a file. Raises ``ConfigError``: it cannot be read, is no recipe,
-    or names code where that is refused.
+    ``recipe``: a name in ``configs/``, or the path of a file. Raises ``ConfigError``: it cannot be read, is no recipe,
+    or names code in safe mode.
     """
     configs = data_root() / "configs"
     shipped = files_of("experiment")
@@ -261,8 +261,8 @@ def recipe_values(recipe: str) -> dict[str, Any]:
     try:
         found = list(islice(leaves(content), _MAX_LEAVES + 1))
         for _, value in found:
-            written(value)  # a date is no value
-    except (TypeError, ValueError, RecursionError) as error:  # or what nests too deep
+            written(value)  # raises for a date
+    except (TypeError, ValueError, RecursionError) as error:  # RecursionError: nested too deep
         raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
     if len(found) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
@@ -273,9 +273,9 @@ def recipe_values(recipe: str) -> dict[str, Any]:
 
 
 def read_scenario(file: str) -> dict[str, Any]:
-    """Return the content of a scenario's file outside of ``configs/``.
+    """Return the content of a scenario's file outside ``configs/``.
 
-    Raises ``ConfigError``: it cannot be read, or names code where that is refused.
+    Raises ``ConfigError``: it cannot be read, or names code in safe mode.
     """
     try:
         content = read_plain_yaml(Path(file))
@@ -290,21 +290,21 @@ def read_scenario(file: str) -> dict[str, Any]:
 
 
 def plugin_folders() -> Iterator[str]:
-    """Yield the scenario folders that installed packages declare as entry points; nothing is imported."""
+    """Yield the scenario folders that installed packages declare as entry points, without importing them."""
     for point in entry_points(group=SCENARIOS_PLUGGED_IN):
-        with suppress(ImportError):  # a package above it is not there
+        with suppress(ImportError):  # a parent package is missing
             spec = find_spec(point.module)
             yield from (spec and spec.submodule_search_locations) or ()
 
 
 def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
-    """Say which code values out of a file name; where code is refused, raise ``ConfigError`` for any such value."""
-    for typed, value in values.items():
-        key, text = typed.lstrip("+~").partition("=")[0], written(value)
-        override = f"{typed}={text}"
+    """Warn of values in a file that name code; in safe mode, raise ``ConfigError`` for them."""
+    for written_key, value in values.items():
+        key, text = written_key.lstrip("+~").partition("=")[0], written(value)
+        override = f"{written_key}={text}"
         restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
         restricted |= key in IMPORTING and ":" in text
-        restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(text))
+        restricted |= key.startswith(_SEATING_KEYS) and (CODE.search(override) is not None or _names_agent(text))
         if (restricted and value is not None) or "${" in override:
             if safe():
                 wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"
@@ -313,5 +313,5 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
 
 
 def _names_agent(value: str) -> bool:
-    """Return whether the value names an external agent, a folder with a program to run."""
+    """Return whether a value names the folder of an external agent, which has a program to run."""
     return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)

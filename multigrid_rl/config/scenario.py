@@ -10,22 +10,22 @@ from multigrid_rl.text import ConfigError, expected, first_error, shown, unknown
 from multigrid_rl.types import RULE_SETS, EnvFactory, GameSpec
 
 LEARN = "learn"
-#: The entry of ``tables.ENVIRONMENTS`` that a scenario with a ``game`` is of.
+#: Entry of ``tables.ENVIRONMENTS`` for scenarios with a ``game``.
 BOARD = "doors"
-#: Opponent of a seat: a pool that grows by snapshots of those who learn; its settings are named alike.
+#: Opponent of a seat: a pool that grows by snapshots of learning seats; also the key of its settings.
 LEAGUE = "league"
 
 
 class Strict(BaseModel):
-    """What is read again: no key beyond its own, finite numbers."""
+    """Base of models that are read from files: only known keys, finite numbers."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Part(Strict):
-    """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers.
+    """A part of a configuration: only known keys, frozen, no booleans for numbers.
 
-    The string below a field is its meaning: ``description`` of pydantic.
+    The string below a field is its ``description`` in pydantic.
     """
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
@@ -33,7 +33,7 @@ class Part(Strict):
     @model_validator(mode="before")
     @classmethod
     def _check_keys_and_flags(cls, values: Any) -> Any:
-        # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
+        # pydantic would read true as 1: such a mistake has switched off parallelism unnoticed.
         for name, value in values.items() if isinstance(values, dict) else ():
             if name not in cls.model_fields:
                 raise ValueError(unknown(shown(str(name)), shown(str(name)), cls.model_fields, "one of the keys {}"))
@@ -45,18 +45,18 @@ class Part(Strict):
         return values
 
 
-def whole(value: Any) -> Any:
-    """Return 2e5, a whole number to people, as one."""
+def as_integer(value: Any) -> Any:
+    """Return an integral float such as 2e5 as an integer; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Model = TypeVar("Model", bound=BaseModel)
 #: A number of environment steps.
-Steps = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+Steps = Annotated[int, Field(ge=1), BeforeValidator(as_integer)]
 
 
 def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
-    # Weights of bonuses and mixtures are numbers in mappings that have no fields of their own.
+    # Weights of bonuses and mixtures are numbers in mappings without a schema.
     for name, value in values.items():
         if isinstance(value, dict):
             _no_flag_inside(f"{key}.{name}", value)
@@ -92,7 +92,7 @@ class GameConfig(Part):
 
 
 class Bound(Part):
-    """What a metric shall be: exactly one of ``at_most`` and ``at_least``."""
+    """A metric and its bound: exactly one of ``at_most`` and ``at_least``."""
 
     metric: str
     """name of a metric (docs/running.md); * stands for every learning seat"""
@@ -109,7 +109,7 @@ class Bound(Part):
 
     @property
     def comparison(self) -> Literal["<=", ">="]:
-        """How it is compared with :attr:`bound`."""
+        """Operator between metric and :attr:`bound`."""
         return ">=" if self.at_most is None else "<="
 
     @property
@@ -130,12 +130,12 @@ class GateConfig(Bound):
 
     @property
     def of_values(self) -> bool:
-        """Whether it is about a value network."""
+        """Whether the metric measures a value network."""
         return self.metric.startswith("explained_variance/")
 
 
-def _checked(model: type[Model], values: Any) -> Model:
-    """Return what a model of an entry of a table makes of ``values``, its errors below the key that asks."""
+def _validate(model: type[Model], values: Any) -> Model:
+    """Validate ``values`` by a model from a table entry; its errors appear below the key of the caller."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -143,8 +143,8 @@ def _checked(model: type[Model], values: Any) -> Model:
 
 
 def _pool_settings(value: Any) -> Any:
-    """Return the settings of a growing pool, checked by its own model."""
-    return None if value is None else _checked(load(POOLS[LEAGUE]), value)
+    """Return the settings of a growing pool, validated by the pool's model."""
+    return None if value is None else _validate(load(POOLS[LEAGUE]), value)
 
 
 def _one_agent(value: int) -> int:
@@ -158,42 +158,42 @@ OneAgent = Annotated[int, AfterValidator(_one_agent)]
 
 
 class EnvironmentKind(Part):
-    """A kind of environments: what it takes in a scenario (its fields), what it can do, and how it is built.
+    """A kind of environments: its keys in a scenario (its fields), its abilities, and its factory.
 
-    One is an entry of ``tables.ENVIRONMENTS``; its name is the ``package`` of a scenario. Fields are keys of
-    ``scenario``; a validator of its own refuses what does not fit. The rest of the house asks these class variables.
+    Each kind is an entry of ``tables.ENVIRONMENTS``; its name is the ``package`` of a scenario. Fields are keys of
+    ``scenario``, which the kind validates. The rest of the package reads the class variables.
     """
 
-    #: What is played side by side, and one of it from its start to its end.
+    #: Plural noun for parallel environments, and noun for one episode.
     games: ClassVar[str] = "environments"
     episode: ClassVar[str] = "episode"
-    #: It is the red/blue-door game: players have seats, events have weights, a curriculum may lead to it.
+    #: Whether it is the red/blue-door game: players have seats, events have weights, a curriculum is possible.
     board: ClassVar[bool] = False
-    #: It shows vectors of floats: policy and values need share nothing.
+    #: Whether observations are vectors of floats; then policy and values may share no layers.
     vectors: ClassVar[bool] = False
-    #: Players of others sit on seats that do not learn.
+    #: Whether other players sit on seats that do not learn.
     rivals: ClassVar[bool] = False
-    #: Rewards can be learnt from recorded play in it.
+    #: Whether rewards can be learned from recorded play.
     discriminators: ClassVar[bool] = False
-    #: ``train.shaping`` may name a training reward: its factories have ``check_reward``.
+    #: Whether ``train.shaping`` may name a training reward; its factories then have ``check_reward``.
     shaped: ClassVar[bool] = False
-    #: Networks with memory may play it, and remote env runners.
+    #: Whether networks with memory, and remote env runners, may play it.
     memory: ClassVar[bool] = True
     remote: ClassVar[bool] = True
-    #: RLlib's own env runner can play it.
+    #: Whether RLlib's env runner can play it.
     stock: ClassVar[bool] = False
-    #: Building it once takes all places of the run: it is not tried out, and warmed up as it will be played.
+    #: Whether only one instance can exist: it gets no trial, and the training environments warm it up.
     built_once: ClassVar[bool] = False
-    #: Episodes without an end are a usual mistake of its users, worth a warning.
+    #: Whether episodes without an end are a frequent mistake, worth a warning.
     may_not_end: ClassVar[bool] = False
-    #: Fresh episodes can be asked for, to judge a player.
+    #: Whether fresh episodes can be played to judge a player.
     judged: ClassVar[bool] = True
 
     env_id: str | None = None
 
     @property
     def spec(self) -> Any:
-        """The game with seats (``types.Seats``). Raises :class:`ConfigError`: there is no opponent in it."""
+        """The game with seats (``types.Seats``). Raises :class:`ConfigError`: it has no opponents."""
         raise ConfigError(expected("scenario", "a game with opponents", self.env_id))
 
     @property
@@ -203,25 +203,25 @@ class EnvironmentKind(Part):
 
     @property
     def pool_seats(self) -> tuple[str, ...]:
-        """Seats of the team that a growing pool plays, in index order."""
+        """Seats of the team that a growing pool fills, in index order."""
         return ()
 
     @property
     def opponents(self) -> dict[str, dict[str, float]]:
-        """For each seat that players fill: player name -> weight among the players that take turns there."""
+        """For each seat of other players: player name -> weight in the mixture of that seat."""
         return {}
 
     @property
     def sharing(self) -> dict[str, str]:
-        """Seat -> what those have in common that share a network with ``shared=true``: their team."""
+        """Seat -> group of seats that share a network with ``shared=true``: their team."""
         return self.learning
 
     def seats_of(self, team: str) -> tuple[str, ...]:
         """Return all seats of a team, in index order."""
-        return tuple(seat for seat, its in self.learning.items() if its == team)
+        return tuple(seat for seat, other in self.learning.items() if other == team)
 
     def rewards(self) -> list[tuple[str, str, str]]:
-        """Return what is known of its rewards as rows of ``explain``: name, value, meaning."""
+        """Return facts on its rewards as rows of ``explain``: name, value, meaning."""
         return []
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
@@ -233,7 +233,7 @@ class EnvironmentKind(Part):
 
 
 def packages() -> list[str]:
-    """Return the names of all kinds of environments but the red/blue-door game."""
+    """Return the names of all kinds of environments except the red/blue-door game."""
     return [name for name in entries("environments") if name != BOARD]
 
 
@@ -243,20 +243,20 @@ def kind_named(package: str | None) -> type[EnvironmentKind]:
     return kind
 
 
-#: What some kinds of environments take of a scenario and others do not.
-OF_A_KIND = ("league", "env_args", "env_path", "port", "agents", "teams", "symmetric", "outcome")
+#: Keys of a scenario that only some kinds of environments take.
+KIND_KEYS = ("league", "env_args", "env_path", "port", "agents", "teams", "symmetric", "outcome")
 
 
-def _two_lists(value: Any) -> Any:
-    """Return held-out players by what they are for: what was one list, before there were two, is for choosing."""
+def _by_purpose(value: Any) -> Any:
+    """Return held-out players by purpose; a plain list, the form of older files, is for ``validate``."""
     return {"validate": value} if isinstance(value, list | tuple) and value else value or {}
 
 
-HeldOut = Annotated[dict[Literal["validate", "test"], tuple[str, ...]], BeforeValidator(_two_lists)]
+HeldOut = Annotated[dict[Literal["validate", "test"], tuple[str, ...]], BeforeValidator(_by_purpose)]
 
 
 class ScenarioConfig(Part):
-    """A game, who sits where, and what training must reach; or an environment of another kind by its id."""
+    """A game with its players and gates, or an environment of another kind by its id."""
 
     name: str = ""
     """name of its file, filled in"""
@@ -308,7 +308,7 @@ class ScenarioConfig(Part):
             wanted = f"{', '.join(packages()[:-1])} or {packages()[-1]} with env_id={self.env_id}"
             raise ValueError(expected("package", wanted, self.package or "null"))
         opponents, takes = self.kind.opponents, type(self.kind).model_fields  # its kind refuses what does not fit
-        for name in OF_A_KIND:
+        for name in KIND_KEYS:
             if name not in takes and (value := getattr(self, name)) != type(self).model_fields[name].default:
                 what = f"package={self.package}" if self.package else "the red/blue-door game"
                 raise ValueError(expected(name, f"none, as {what} takes none", shown(str(value))))
@@ -318,9 +318,9 @@ class ScenarioConfig(Part):
 
     @property
     def kind(self) -> EnvironmentKind:
-        """What is played, with all that its kind takes of this scenario."""
+        """The kind of environment, with its keys of this scenario."""
         kind = kind_named(self.package if self.env_id else None)
-        return _checked(kind, {name: getattr(self, name) for name in kind.model_fields})
+        return _validate(kind, {name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def spec(self) -> GameSpec:
@@ -331,7 +331,7 @@ class ScenarioConfig(Part):
 
     @property
     def view_size(self) -> int | None:
-        """Edge of what one agent sees of the board; ``None`` where there is none."""
+        """Edge of an agent's view of the board in cells; ``None`` without a board."""
         return None if self.game is None else self.game.view_size
 
     @property
@@ -341,15 +341,15 @@ class ScenarioConfig(Part):
 
     @property
     def opponents(self) -> dict[str, dict[str, float]]:
-        """For each seat that players fill: player name -> weight among the players that take turns there.
+        """For each seat of other players: player name -> weight in the mixture of that seat.
 
-        For a league these are its anchors; each run makes its own snapshots.
+        For a league these are its anchors; each run adds its snapshots.
         """
         return self.kind.opponents
 
 
 def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory:
-    """Return the recipe for the environments of a run (``config.schema.RunConfig``), whatever their kind.
+    """Return the factory for the environments of a run (``config.schema.RunConfig``) of any kind.
 
     Args:
         hashes: required sha256 of frozen players, by name.
@@ -357,12 +357,12 @@ def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory
     Raises ``ConfigError``: a setting that this kind of environments does not support.
     """
     scenario, train, kind = config.scenario, config.train, config.scenario.kind
-    for key, value, able, wanted, missing in (
+    for key, value, supported, wanted, missing in (
         ("train.bonus", train.bonus, kind.board, "{}", "events to weigh"),
         ("train.shaping", train.shaping, kind.shaped, "null", "steps to hand to a function"),
         ("scenario.seats", scenario.seats, kind.rivals, "{}", "opponents, every agent learns"),
     ):
-        if value and not able:
+        if value and not supported:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
     factory: EnvFactory = kind.factory(config, hashes or {})
     return factory
@@ -374,5 +374,5 @@ def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
 
 
 def task_of(env_id: str) -> str:
-    """Return what is played in an environment: its id without module and version."""
+    """Return the task of an environment: its id without module and version."""
     return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])

@@ -1,7 +1,7 @@
-"""Schema of a run's configuration: names, types, bounds, and which choices fit together.
+"""Schema of a run's configuration: names, types, bounds, and rules between keys.
 
-Values are in yaml, below ``configs/``; a test holds that both name the same keys. The meaning of a key is the string
-below its field, from which `make reference-pages` writes the comments in yaml and docs/cli.md.
+Values are in yaml below ``configs/``; a test checks that both have the same keys. The string below a field is the
+meaning of its key, from which `make reference-pages` writes the comments in yaml and docs/cli.md.
 """
 
 import math
@@ -14,7 +14,7 @@ import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from multigrid_rl.config.network import PSI, WITHOUT_VALUES, ModelConfig, UpdateKeys, networks_with
-from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, whole
+from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, as_integer
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, entries, find
 from multigrid_rl.text import ConfigError, expected
@@ -103,7 +103,7 @@ class TrainConfig(UpdateKeys):
     disk, more lost when killed"""
     keep_checkpoints: int = Field(default=3, ge=1)
     """how many of the newest checkpoints stay, beside the one with the best gate margin. The others are removed"""
-    warm_up: Annotated[int, Field(ge=0), BeforeValidator(whole)] = 0
+    warm_up: Annotated[int, Field(ge=0), BeforeValidator(as_integer)] = 0
     """with init: environment steps in which the values alone learn. More: lets the critic catch up before the
     pretrained policy changes"""
 
@@ -116,7 +116,7 @@ class TrainConfig(UpdateKeys):
 
     @property
     def functions(self) -> dict[str, str]:
-        """Functions of the user's that it names, or may name, by key."""
+        """Values that may name a user's function, by key."""
         return {f"train.{key}": getattr(self, key) for key in ("objective", "value_loss", "psi")}
 
     @property
@@ -131,7 +131,7 @@ class TrainConfig(UpdateKeys):
 
     @property
     def minibatch(self) -> int:
-        """Steps of one gradient step, of one agent; the whole batch where ``minibatch_size`` is null."""
+        """Steps of one agent in one gradient step; the whole batch if ``minibatch_size`` is null."""
         return self.minibatch_size or self.batch_size
 
     @property
@@ -175,7 +175,7 @@ class ClusterConfig(Part):
 
 
 class StageConfig(Part):
-    """A stage of a curriculum, before the run's own scenario: its game and what ends it."""
+    """A stage of a curriculum, before the run's scenario: its game and its end."""
 
     scenario: ScenarioConfig
     """the scenario of this stage, in which the same seats learn. Left out: the run's own; `seats` beside it changes who
@@ -230,13 +230,13 @@ class RunConfig(Part):
 
     @property
     def trackers(self) -> tuple[str, ...]:
-        """Names of what takes rows, of an entry of ``tables.TRACKERS`` or ``module:Class``."""
+        """Names of trackers: entries of ``tables.TRACKERS`` or ``module:Class``."""
         return tuple(re.findall(r"[^\s,\[\]\"']+", self.tracking or ""))
 
     @field_validator("train", mode="before")
     @classmethod
     def _by_trainer(cls, values: Any) -> Any:
-        """Validate ``train`` with the sections of its trainer, also in files older than ``train.trainer``."""
+        """Validate ``train`` by the settings of its trainer; files older than ``train.trainer`` are accepted."""
         if not isinstance(values, dict):
             return values
         runner = (values := dict(values)).pop("runner", "batched")
@@ -253,9 +253,9 @@ class RunConfig(Part):
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
         self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
-        rows = ", ".join([*TRACKERS, "module:Class or several with commas"])
+        choices = ", ".join([*TRACKERS, "module:Class or several with commas"])
         for name in self.trackers:
-            self.require(name in TRACKERS or CODE.fullmatch(name) is not None, "tracking", rows, name)
+            self.require(name in TRACKERS or CODE.fullmatch(name) is not None, "tracking", choices, name)
         self._check_scheme()
         self._check_objective()
         trainer = trainer_of(train.trainer)
@@ -266,9 +266,9 @@ class RunConfig(Part):
         self._check_curriculum()
         allowed = f"at most num_envs * num_steps = {train.batch_size}"
         self.require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
-        able = model.entry.activations
-        allowed = f"{' or '.join(able or ())} with model={model.name}"
-        self.require(able is None or model.activation in able, "model.activation", allowed)
+        activations = model.entry.activations
+        allowed = f"{' or '.join(activations or ())} with model={model.name}"
+        self.require(activations is None or model.activation in activations, "model.activation", allowed)
         if model.recurrent:
             allowed = f"a multiple of num_steps={train.num_steps} for a network with memory"
             self.require(train.minibatch % train.num_steps == 0, "train.minibatch_size", allowed)
@@ -282,16 +282,16 @@ class RunConfig(Part):
             raise ConfigError(expected(key, allowed, got))
 
     def _check_scheme(self) -> None:
-        able = self.scheme != "ctde" or self.model.entry.central
-        self.require(able, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
+        valid = self.scheme != "ctde" or self.model.entry.central
+        self.require(valid, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
             for team in dict.fromkeys(learning):
                 mates = scenario.kind.seats_of(team)
-                whole = all(seat in scenario.learning for seat in mates)
+                all_learn = all(seat in scenario.learning for seat in mates)
                 self.require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
-                self.require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
+                self.require(all_learn, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
             self.require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
             several = len(set(scenario.kind.sharing.values())) < len(scenario.kind.sharing)
@@ -301,9 +301,9 @@ class RunConfig(Part):
         train, model = self.train, self.model
         for key, field in UpdateKeys.model_fields.items():
             default = field.get_default(call_default_factory=True)
-            able = train.trainer == "ppo" or getattr(train, key) == default
+            valid = train.trainer == "ppo" or getattr(train, key) == default
             without = "null" if default is None else default
-            self.require(able, f"train.{key}", f"{without} with train.trainer={train.trainer}")
+            self.require(valid, f"train.{key}", f"{without} with train.trainer={train.trainer}")
         self.require(train.kl_coef is None or model.head is None, "train.kl_coef", f"null with model.head={model.head}")
         self.require(train.v_lr is None or train.lr_schedule is None, "train.v_lr", "null with lr_schedule")
         for name in train.modules:
@@ -313,13 +313,13 @@ class RunConfig(Part):
             self.require(train.psi in WITHOUT_VALUES or ":" in train.psi, "train.psi", allowed)
             self.require(train.v_iters is None, "train.v_iters", "null with vf_coef=0")
             self.require(not train.recompute, "train.recompute", "false with vf_coef=0")
-        apart = train.v_iters is not None
-        both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
-        self.require(both, "train.v_iters", "a number with pi_iters, null without")
-        self.require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
-        self.require(model.entry.towers or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
+        split = train.v_iters is not None
+        consistent = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
+        self.require(consistent, "train.v_iters", "a number with pi_iters, null without")
+        self.require(train.v_lr is None or split, "train.v_lr", "null without v_iters")
+        self.require(model.entry.towers or not split, "train.v_iters", f"null with model={model.name}: not two towers")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
-        self.require(self.scenario.kind.vectors or not apart, "train.v_iters", allowed)
+        self.require(self.scenario.kind.vectors or not split, "train.v_iters", allowed)
         self.require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
 
     def _check_init(self) -> None:
@@ -333,14 +333,14 @@ class RunConfig(Part):
         runners = cluster.num_env_runners
         kind, condition = self.scenario.kind, f"with scenario={self.scenario.package}"
         self.require(kind.remote or runners == 0, "cluster.num_env_runners", f"0 {condition}")
-        able = kind.memory or not model.recurrent
-        self.require(able, "model", f"a network without memory {condition}", model.name)
+        valid = kind.memory or not model.recurrent
+        self.require(valid, "model", f"a network without memory {condition}", model.name)
         if isinstance(runners, str):
             self.require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:
             cpus = available_cpus()
-            here = runners <= cpus or cluster.address is not None
-            self.require(here, "cluster.num_env_runners", f"0 to {cpus}, the CPUs of this machine")
+            fits = runners <= cpus or cluster.address is not None
+            self.require(fits, "cluster.num_env_runners", f"0 to {cpus}, the CPUs of this machine")
             shares = max(runners, 1)
             self.require(train.num_envs % shares == 0, "train.num_envs", f"a multiple of {shares} env runners")
         learners = max(cluster.num_learners, 1)
@@ -348,15 +348,15 @@ class RunConfig(Part):
         self.require(self.rows_per_minibatch % learners == 0, "train.minibatch_size", allowed)
 
     def _check_curriculum(self) -> None:
-        own = self.scenario
-        league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or own.league]
-        self.require(not league, "curriculum", "[] with a league", f"stages before scenario={own.name}")
+        scenario = self.scenario
+        league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or scenario.league]
+        self.require(not league, "curriculum", "[] with a league", f"stages before scenario={scenario.name}")
         for k, stage in enumerate(self.curriculum):
             key, other = f"curriculum.{k}.scenario", stage.scenario
-            self.require(own.kind.board, key, f"no curriculum with scenario={own.name}", other.name)
+            self.require(scenario.kind.board, key, f"no curriculum with scenario={scenario.name}", other.name)
             self.require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
-            allowed = f"a scenario whose learning seats are {', '.join(own.learning)}, as in {own.name}"
-            self.require(other.learning == own.learning, key, allowed, other.name)
+            allowed = f"a scenario whose learning seats are {', '.join(scenario.learning)}, as in {scenario.name}"
+            self.require(other.learning == scenario.learning, key, allowed, other.name)
 
     @property
     def rows_per_minibatch(self) -> int:
@@ -365,17 +365,17 @@ class RunConfig(Part):
 
     @property
     def games_per_sampler(self) -> int:
-        """Games that one sampling process, a remote env runner or the driver alone, plays side by side."""
+        """Parallel games of one sampling process: a remote env runner, or the driver without any."""
         return self.train.num_envs // max(self.cluster.runners, 1)
 
     @property
     def learner_threads(self) -> int:
-        """Threads of torch in the learner: as configured, or the cores that the env runners leave, at least one."""
+        """Threads of torch in the learner: as configured, else the cores without env runners, at least one."""
         return self.train.torch_threads or max(1, available_cpus() - self.cluster.runners)
 
     @property
     def canonical(self) -> "RunConfig":
-        """The same with the environment's own rewards alone, which players are judged by and recordings keep."""
+        """The configuration without training rewards: evaluation and recordings use the environment's rewards."""
         return self.model_copy(update={"train": self.train.model_copy(update={"shaping": None, "bonus": {}})})
 
     def checkpoint_root(self) -> Path | None:

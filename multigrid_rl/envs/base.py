@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.trust import import_object, user_code
 from multigrid_rl.types import MAX_CHOICES, BatchedStep, Clock, EpisodeTable, RunError
@@ -37,7 +37,7 @@ _SIGN_BIT = 1 << 31
 def install_command_for(module: str) -> str:
     """Return the command that installs a module that an environment needs."""
     extra = EXTRA_OF.get(module)
-    return f"pip install {PACKAGE_OF.get(module, module)}" if extra is None else installing(extra)
+    return f"pip install {PACKAGE_OF.get(module, module)}" if extra is None else install_command(extra)
 
 
 class BrokenEnvError(RunError):

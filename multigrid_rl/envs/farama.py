@@ -21,7 +21,7 @@ from multigrid_rl.envs.base import install_command_for, reset_with_seed
 from multigrid_rl.envs.zoo import LIMIT, DrawMode, Game, Observations, StepResult
 from multigrid_rl.tables import entries, find
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
-from multigrid_rl.trust import look_in_working_folder, mistake
+from multigrid_rl.trust import add_module_folders, mistake
 
 #: Registries of environments with parallel moves and with turns.
 _REGISTRIES = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
@@ -82,7 +82,7 @@ def _builder(name: str) -> Callable[..., Any]:
             raise ValueError(expected("env_id", "a registered environment", f"{name}{suggestion(name, known)}"))
         return partial(pettingzoo.make, kind, name)
     module, colon, function = name.partition(":")
-    look_in_working_folder()
+    add_module_folders()
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -38,7 +38,7 @@ from multigrid_rl.envs.base import (
 from multigrid_rl.envs.zoo import LEGAL, LIMIT, Seat, seat_of
 from multigrid_rl.tables import BATCHED, find, has
 from multigrid_rl.text import ConfigError, expected, suggestion
-from multigrid_rl.trust import look_in_working_folder, mistake
+from multigrid_rl.trust import add_module_folders, mistake
 from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def _make_registered(env_id: str, env_args: dict[str, Any], *, render: bool) -> 
         raise ValueError(expected("env_args", wanted, env_args["render_mode"]))
     module, colon, _ = env_id.partition(":")
     if colon:
-        look_in_working_folder()
+        add_module_folders()
     try:
         if colon:
             importlib.import_module(module)

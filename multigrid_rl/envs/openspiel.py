@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.zoo import LIMIT, DrawMode, Observations, StepResult
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 from multigrid_rl.text import expected, suggestion
 
 
@@ -21,7 +21,7 @@ def load_game(name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         import pyspiel  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ValueError(expected("env_id", f"OpenSpiel ({installing('games')})", f"none: {error}")) from error
+        raise ValueError(expected("env_id", f"OpenSpiel ({install_command('games')})", f"none: {error}")) from error
     known = [kind.short_name for kind in pyspiel.registered_games()]
     if name.partition("(")[0] not in known:
         raise ValueError(expected("env_id", "a game of OpenSpiel's", f"{name}{suggestion(name, known)}"))

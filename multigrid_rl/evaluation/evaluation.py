@@ -16,7 +16,7 @@ from multigrid_rl.metrics import games_against, groups, interval_of, wilson_inte
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import ConfigError, check_whole, unknown
+from multigrid_rl.text import ConfigError, check_integer, unknown
 from multigrid_rl.types import EpisodeTable
 from multigrid_rl.world.events import BEHAVIOUR
 
@@ -90,9 +90,9 @@ def evaluate(
     for mode in modes:
         if mode not in MODES:
             raise ConfigError(unknown("mode", str(mode), MODES))
-    check_whole("seed", seed, 0)
+    check_integer("seed", seed, 0)
     teams = target.teams(sides)
-    check_whole("episodes", episodes, len(teams), ", one for each side" * (len(teams) > 1))
+    check_integer("episodes", episodes, len(teams), ", one for each side" * (len(teams) > 1))
     shares = [episodes - (len(teams) - 1) * (episodes // len(teams)), episodes // len(teams)]
     lineups: list[tuple[Mode, int, Lineup]] = [
         (mode, games, target.lineup(team, greedy=mode == "argmax"))

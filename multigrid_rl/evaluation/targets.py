@@ -16,7 +16,7 @@ from multigrid_rl.players.episodes import EpisodeBatch, play_episodes, play_game
 from multigrid_rl.players.factories import MatchFactory, seat_players
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import counterpart, place_of
-from multigrid_rl.runs.players import code_of_run, config_of, env_player, is_run, of_other_package, run_player
+from multigrid_rl.runs.players import code_of_run, config_of, env_player, has_no_opponents, is_run, run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import check_code
@@ -177,7 +177,7 @@ def find_target(
     """
     if checkpoint is not None and not is_run(who):
         raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
-    if who not in (objects or ()) and of_other_package(who, overrides):
+    if who not in (objects or ()) and has_no_opponents(who, overrides):
         if opponent is not None:
             wanted = f"nothing for {who}, whose environment has no opponents"
             raise ConfigError(expected("--opponent", wanted, opponent))

@@ -1,10 +1,10 @@
-"""Everything compiled for networks, behind one door: :func:`compile_network`.
+"""Everything compiled for networks, with one entry point: :func:`compile_network`.
 
 The networks of ``models`` are the reference: torch computes them wherever nothing is compiled, and tests compare both.
 """
 
-# It pays because torch needs dozens of calls for a small network, each of which costs more than its arithmetic. What is
-# compiled reads the weights where they lie: nothing is copied before a step, and nothing can be out of date.
+# It pays because torch needs dozens of calls for a small network, each of which costs more than its arithmetic.
+# Compiled code reads the weights in place: nothing is copied before a step, and nothing can be out of date.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 Array = NDArray[Any]
-#: What compiles a class of networks; a module is imported when the first network of its class comes.
+#: Compilers of classes of networks; a module is imported with the first network of its class.
 _COMPILERS = {
     "multigrid_rl.models.mlp:MLPActorCritic": "multigrid_rl.fast.towers:token_towers",
     "multigrid_rl.models.vector:VectorActorCritic": "multigrid_rl.fast.towers:vector_towers",
@@ -28,10 +28,10 @@ _COMPILERS = {
 }
 
 
-class Passed(NamedTuple):
-    """One pass forward, and the way back, which needs no graph of torch.
+class ForwardPass(NamedTuple):
+    """A forward pass, and its backward pass, which needs no graph of torch.
 
-    Rows of sequences stand one sequence after the other: ``B`` is then N * T.
+    Rows of sequences lie one sequence after the other: ``B`` is then N * T.
     """
 
     outputs: Array  # (B, K) of the policy
@@ -42,24 +42,24 @@ class Passed(NamedTuple):
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
         """Add the weights' gradients, given those of ``outputs`` and ``values``, to ``gradients``, or to ``grad``."""
-        own = [None if weight is None else weight.grad for weight in self.flat] if gradients is None else gradients
-        self.back(upstream, own)
+        totals = [None if weight is None else weight.grad for weight in self.flat] if gradients is None else gradients
+        self.back(upstream, totals)
 
 
-class Pass:
+class CompiledNetwork:
     """A compiled network. A row's result does not depend on the other rows.
 
     Attributes:
-        flat: its weights, in the order in which gradients are expected; they are read where they lie.
+        flat: its weights, in the order in which gradients are expected; they are read in place.
         stack_key: networks with an equal one can act in one call (:class:`~multigrid_rl.fast.towers.Stack`).
-        descent: where all minibatches of an update are one call, the function, which players do not import; else "".
+        descent: path of the function that steps through all minibatches of an update; "": there is none.
     """
 
     flat: Sequence[Tensor | None]
     stack_key: tuple[Any, ...] | None = None
     descent = ""
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> ForwardPass:
         """Pass forward through observations (B, D) or, with memory (N, S) and starts (N, T), sequences (N, T, D)."""
         raise NotImplementedError
 
@@ -71,16 +71,16 @@ class Pass:
         """Yield only the values (B,) of each of ``parts``: observations (B, D); not of networks with memory."""
         raise NotImplementedError
 
-    def descend(self, rows: Sequence[Array], chosen: Array, *how: Any) -> tuple[Array, Array]:
+    def descend(self, rows: Sequence[Array], minibatches: Array, *settings: Any) -> tuple[Array, Array]:
         """Take a step with each minibatch ``chosen`` (M, S) of ``rows``: see :func:`fast.descent.descend`."""
-        taken: tuple[Array, Array] = resolve_name(self.descent)(self, rows, chosen, *how)
-        return taken
+        statistics: tuple[Array, Array] = resolve_name(self.descent)(self, rows, minibatches, *settings)
+        return statistics
 
 
-class Acting(NamedTuple):
-    """What an agent acts with in a batch of ``T`` steps, and where its rows go."""
+class Actor(NamedTuple):
+    """Network, streams and buffers of an agent that acts for a batch of ``T`` steps."""
 
-    network: Pass | None
+    network: CompiledNetwork | None
     distribution: Any
     stream: Array  # (N,) uint64: state of its streams
     obs: Array  # (T, N, D)
@@ -89,23 +89,23 @@ class Acting(NamedTuple):
     entropy: Array  # (T, N, C) float32
 
 
-#: Weak: a copy of a network has other weights, and a network that is gone keeps nothing.
-_COMPILED: WeakKeyDictionary[nn.Module, tuple[Pass, list[int]]] = WeakKeyDictionary()
+#: Weak: a copy of a network has other weights, and a network that is gone needs no entry.
+_CACHE: WeakKeyDictionary[nn.Module, tuple[CompiledNetwork, list[int]]] = WeakKeyDictionary()
 
 
-def compile_network(net: nn.Module) -> Pass | None:
+def compile_network(net: nn.Module) -> CompiledNetwork | None:
     """Return the compiled form of a network, valid while its weights stay in place; ``None``: torch computes it."""
-    found = _COMPILED.get(net)
-    if found is not None and found[1] == addresses(found[0].flat):
-        return found[0]
-    # The class itself: one that inherits from it may compute something else.
+    cached = _CACHE.get(net)
+    if cached is not None and cached[1] == addresses(cached[0].flat):
+        return cached[0]
+    # Only the class itself: a subclass may compute something else.
     kind = type(net)
-    where = _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")
-    if where is None:
+    path = _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")
+    if path is None:
         return None
-    compiled: Pass | None = resolve_name(where)(net)
+    compiled: CompiledNetwork | None = resolve_name(path)(net)
     if compiled is not None:
-        _COMPILED[net] = compiled, addresses(compiled.flat)
+        _CACHE[net] = compiled, addresses(compiled.flat)
     return compiled
 
 
@@ -121,17 +121,17 @@ def step(net: Any, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]
         with torch.no_grad():
             return net(obs, memory) if net.state_size else (*net(obs), memory)
     if not net.state_size:
-        passed = compiled.start(obs.numpy())
-        return torch.from_numpy(passed.outputs), torch.from_numpy(passed.values).squeeze(-1), memory
-    # A step is a sequence of one, whose memory is cleared elsewhere.
-    passed = compiled.start(obs.numpy()[:, None], memory.numpy(), np.zeros((len(obs), 1), np.bool_))
-    outputs, values, after = map(torch.from_numpy, (passed.outputs, passed.values, passed.memory))
-    return outputs, values.squeeze(-1), after
+        result = compiled.start(obs.numpy())
+        return torch.from_numpy(result.outputs), torch.from_numpy(result.values).squeeze(-1), memory
+    # A step is a sequence of length one; the caller clears memory.
+    result = compiled.start(obs.numpy()[:, None], memory.numpy(), np.zeros((len(obs), 1), np.bool_))
+    outputs, values, next_memory = map(torch.from_numpy, (result.outputs, result.values, result.memory))
+    return outputs, values.squeeze(-1), next_memory
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, compiled: Pass, obs: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, compiled: CompiledNetwork, obs: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.passed, ctx.shapes = compiled.start(obs), [None if weight is None else weight.shape for weight in flat]
         return torch.from_numpy(ctx.passed.outputs), torch.from_numpy(ctx.passed.values)
 

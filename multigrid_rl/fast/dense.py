@@ -52,11 +52,11 @@ def clear(rows: Any, values: Floats) -> None:
 @float_inlined
 def tanh(x: Any) -> Any:
     """Return the hyperbolic tangent of a float32."""
-    near = _BOUND if x > _BOUND else x  # comparisons that leave NaN as it is
-    near = -_BOUND if near < -_BOUND else near
-    s = near * near
+    bounded = _BOUND if x > _BOUND else x  # comparisons that leave NaN as it is
+    bounded = -_BOUND if bounded < -_BOUND else bounded
+    s = bounded * bounded
     p = _P1 + s * (_P3 + s * (_P5 + s * (_P7 + s * (_P9 + s * (_P11 + s * _P13)))))
-    y = near * p / (_Q0 + s * (_Q2 + s * (_Q4 + s * _Q6)))
+    y = bounded * p / (_Q0 + s * (_Q2 + s * (_Q4 + s * _Q6)))
     y = _ONE if x > _SATURATED else y
     return -_ONE if x < -_SATURATED else y
 
@@ -89,54 +89,54 @@ def slope(kind: int, activations: Floats, rows: Any, gradient: Floats) -> None:
 
 
 @float_inlined
-def _four(x: Floats, across: bool, r: int, k: int) -> Any:
+def _four_numbers(x: Floats, flip: bool, r: int, k: int) -> Any:
     return (
-        (x[k, r], x[k + 1, r], x[k + 2, r], x[k + 3, r]) if across else (x[r, k], x[r, k + 1], x[r, k + 2], x[r, k + 3])
+        (x[k, r], x[k + 1, r], x[k + 2, r], x[k + 3, r]) if flip else (x[r, k], x[r, k + 1], x[r, k + 2], x[r, k + 3])
     )
 
 
 @float_inlined
-def _lanes(matrix: Floats, k: int, j: int) -> Any:
+def _four_rows(matrix: Floats, k: int, j: int) -> Any:
     return load(matrix, k, j), load(matrix, k + 1, j), load(matrix, k + 2, j), load(matrix, k + 3, j)
 
 
 @float_inlined
-def _sum(a: Any, m: Any) -> Any:
+def _dot(a: Any, m: Any) -> Any:
     return (a[0] * m[0] + a[1] * m[1]) + (a[2] * m[2] + a[3] * m[3])
 
 
 @float_inlined
-def _products(x: Floats, across: bool, matrix: Floats, span: Any, inner: Any, out: Floats) -> None:
-    """Add the rows ``span`` of ``x @ matrix``, or ``across`` of ``x^T @ matrix``, summed over ``inner``, to ``out``."""
+def _products(x: Floats, flip: bool, matrix: Floats, span: Any, inner: Any, out: Floats) -> None:
+    """Add the rows ``span`` of ``x @ matrix``, with ``flip`` of ``x^T @ matrix``, summed over ``inner``, to ``out``."""
     # Register blocking, after Goto and van de Geijn 2008 (https://doi.org/10.1145/1356052.1356053): a tile of two rows
     # and twice LANES columns is added up in registers, four products at a time. At an odd end its halves are the same.
     low, high = inner
-    fours, whole = high - (high - low) % 4, out.shape[1] - out.shape[1] % LANES
+    fours_end, lanes_end = high - (high - low) % 4, out.shape[1] - out.shape[1] % LANES
     for r in range(span[0], span[1], 2):
         s = min(r + 1, span[1] - 1)
-        for j in range(0, whole, 2 * LANES):
-            i = min(j + LANES, whole - LANES)
+        for j in range(0, lanes_end, 2 * LANES):
+            i = min(j + LANES, lanes_end - LANES)
             rj, ri, sj, si = load(out, r, j), load(out, r, i), load(out, s, j), load(out, s, i)
-            for k in range(low, fours, 4):
-                a, c = _four(x, across, r, k), _four(x, across, s, k)
-                left, right = _lanes(matrix, k, j), _lanes(matrix, k, i)
-                rj, ri, sj, si = rj + _sum(a, left), ri + _sum(a, right), sj + _sum(c, left), si + _sum(c, right)
-            for k in range(fours, high):
-                a0, c0 = (x[k, r], x[k, s]) if across else (x[r, k], x[s, k])
+            for k in range(low, fours_end, 4):
+                a, c = _four_numbers(x, flip, r, k), _four_numbers(x, flip, s, k)
+                left, right = _four_rows(matrix, k, j), _four_rows(matrix, k, i)
+                rj, ri, sj, si = rj + _dot(a, left), ri + _dot(a, right), sj + _dot(c, left), si + _dot(c, right)
+            for k in range(fours_end, high):
+                a0, c0 = (x[k, r], x[k, s]) if flip else (x[r, k], x[s, k])
                 m0, m1 = load(matrix, k, j), load(matrix, k, i)
                 rj, ri, sj, si = rj + a0 * m0, ri + a0 * m1, sj + c0 * m0, si + c0 * m1
             store(out, r, j, rj)
             store(out, r, i, ri)
             store(out, s, j, sj)
             store(out, s, i, si)
-    # Columns that fill no lanes, in the same order: a number does not depend on where it stands.
+    # Columns that fill no lanes, in the same order: a sum does not depend on its column.
     for r in range(span[0], span[1]):
-        for j in range(whole, out.shape[1]):
+        for j in range(lanes_end, out.shape[1]):
             total = out[r, j]
-            for k in range(low, fours, 4):
-                total += _sum(_four(x, across, r, k), _four(matrix, True, j, k))
-            for k in range(fours, high):
-                total += (x[k, r] if across else x[r, k]) * matrix[k, j]
+            for k in range(low, fours_end, 4):
+                total += _dot(_four_numbers(x, flip, r, k), _four_numbers(matrix, True, j, k))
+            for k in range(fours_end, high):
+                total += (x[k, r] if flip else x[r, k]) * matrix[k, j]
             out[r, j] = total
 
 
@@ -163,11 +163,11 @@ def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 def outer(gradient: Floats, x: Floats, rows: Any, span: Any, matrix: Floats, bias: Floats) -> None:
     """Compute the rows ``span`` of ``matrix += gradient^T @ x`` and ``bias += gradient.sum(0)`` over a block."""
     _products(gradient, True, x, span, rows, matrix)
-    fours = rows[1] - (rows[1] - rows[0]) % 4
-    for b in range(rows[0], fours, 4):
+    fours_end = rows[1] - (rows[1] - rows[0]) % 4
+    for b in range(rows[0], fours_end, 4):
         for o in range(span[0], span[1]):
             bias[o] += (gradient[b, o] + gradient[b + 1, o]) + (gradient[b + 2, o] + gradient[b + 3, o])
-    for b in range(fours, rows[1]):
+    for b in range(fours_end, rows[1]):
         for o in range(span[0], span[1]):
             bias[o] += gradient[b, o]
 
@@ -183,7 +183,7 @@ def transpose(matrix: Floats, out: Floats) -> None:
 @float_kernel
 def tower_forward(
     inputs: tuple[NDArray[Any], Floats],
-    own: tuple[NDArray[np.int64], Floats, int],
+    shared: tuple[NDArray[np.int64], Floats, int],
     extra: tuple[NDArray[np.int64], Floats],
     kind: int,
     weights: tuple[Floats, ...],
@@ -196,29 +196,29 @@ def tower_forward(
 
     Args:
         inputs: tokens (B, D + D') and numbers (B, V); one of them has no columns.
-        own: row of value 0 of each of the first ``D`` tokens; the table (R, W); the first of the ``H`` columns of it
+        shared: row of value 0 of each of the first ``D`` tokens; the table (R, W); the first of the ``H`` columns of it
             that this tower reads.
         extra: row of value 0 of each of the other ``D'`` tokens, which only this tower reads; their table (R', H).
         kind: ``TANH`` or ``RELU``.
         weights: (outputs, inputs) of each linear layer; the first, (H, V), reads the numbers.
-        transposed: their transposes, but for the last.
+        transposed: their transposes, without the last.
         biases: of each layer.
         layers: to be filled; at least two.
         rows: first row of the block, and the row after its last.
     """
     # h_0 = f(sum of table rows + W_0 x + b_0), h_k = f(W_k h_{k-1} + b_k), and no activation after the last.
-    tokens, before = inputs
+    tokens, inputs_below = inputs
     last = len(layers) - 1
     for depth in range(last):
         add_bias(biases[depth], rows, layers[depth])
         if depth == 0:
-            gather(tokens, 0, own[0], own[1], own[2], rows, layers[0])
-            gather(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
-        multiply(before, transposed[depth], rows, layers[depth])
+            gather(tokens, 0, shared[0], shared[1], shared[2], rows, layers[0])
+            gather(tokens, len(shared[0]), extra[0], extra[1], 0, rows, layers[0])
+        multiply(inputs_below, transposed[depth], rows, layers[depth])
         activate(kind, rows, layers[depth])
-        before = layers[depth]
+        inputs_below = layers[depth]
     add_bias(biases[last], rows, layers[last])
-    project(before, weights[last], rows, layers[last])
+    project(inputs_below, weights[last], rows, layers[last])
 
 
 @float_kernel
@@ -235,7 +235,7 @@ def stack_forward(
     """Fill ``layers`` as :func:`tower_forward` does, each row by one of ``N`` networks of equal shape.
 
     Args:
-        tokens: (B, D + 1); the last is the number of the row's network. Rows of one network follow one another.
+        tokens: (B, D + 1); the last is the number of the row's network. Rows of a network are contiguous.
         first: row of value 0 of each of the ``D`` tokens.
         tables: (N, R, H) of the first layer.
         kind: ``TANH`` or ``RELU``.
@@ -267,7 +267,7 @@ def stack_forward(
 @float_kernel
 def tower_backward(
     inputs: tuple[NDArray[Any], Floats],
-    own: tuple[NDArray[np.int64], Floats, int],
+    shared: tuple[NDArray[np.int64], Floats, int],
     extra: tuple[NDArray[np.int64], Floats],
     kind: int,
     weights: tuple[Floats, ...],
@@ -276,9 +276,9 @@ def tower_backward(
     by_weights: tuple[Floats, ...],
     by_biases: tuple[Floats, ...],
 ) -> None:
-    """Add the gradients of a tower's weights to the tables of ``own`` and ``extra``, ``by_weights`` and ``by_biases``.
+    """Add a tower's gradients to the tables of ``shared`` and ``extra``, ``by_weights`` and ``by_biases``.
 
-    Other arguments are those of :func:`tower_forward`; ``own`` and ``extra`` have the table's gradient in its place.
+    Other arguments are those of :func:`tower_forward`; ``shared`` and ``extra`` have the table's gradient in its place.
 
     Args:
         hidden: activations (B, H) of each hidden layer.
@@ -304,5 +304,5 @@ def tower_backward(
         for b in range(rows[0], rows[1]):
             for h in range(columns[1]):
                 by_biases[0][h] += gradients[0][b, h]
-    scatter(tokens, 0, own[0], gradients[0], columns, own[2], own[1])
-    scatter(tokens, len(own[0]), extra[0], gradients[0], columns, 0, extra[1])
+    scatter(tokens, 0, shared[0], gradients[0], columns, shared[2], shared[1])
+    scatter(tokens, len(shared[0]), extra[0], gradients[0], columns, 0, extra[1])

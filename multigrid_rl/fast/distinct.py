@@ -1,4 +1,4 @@
-"""Batches without duplicate rows: in a small room many games look the same, and equal rows are computed once."""
+"""Batches without duplicate rows: in a small room many games look the same; equal rows are computed once."""
 
 from __future__ import annotations
 
@@ -72,47 +72,47 @@ def distinct_rows(tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray
 
 
 @inlined
-def number(ids: Array, rows: Array, base: int, seen: Array, which: Array, distinct: Array) -> int:
+def number_rows(ids: Array, rows: Array, base: int, assigned: Array, sources: Array, distinct: Array) -> int:
     """Count the distinct ones of ``rows`` (S,) of a batch, in the order in which they first occur.
 
     Args:
-        ids: (R,) distinct row of the batch that each of its rows is; none where all are taken as distinct.
+        ids: (R,) distinct row of the batch that each row equals; empty where all count as distinct.
         rows: numbers of rows of the batch.
         base: S times the number of calls before this one.
-        seen: (U,) -1 at first; keeps what was numbered.
-        which: (S,) becomes each row's number.
+        assigned: (U,) -1 at first; the number that each distinct row got last, counted over all calls.
+        sources: (S,) becomes each row's number.
         distinct: (S,) begins with the row of each number then.
     """
     count = 0
     for b in range(len(rows) if len(ids) else 0):
         k = ids[rows[b]]
-        if seen[k] < base:
-            seen[k] = base + count
+        if assigned[k] < base:
+            assigned[k] = base + count
             distinct[count] = rows[b]
             count += 1
-        which[b] = seen[k] - base
+        sources[b] = assigned[k] - base
     if len(ids) and count <= _MAX_DISTINCT_SHARE * len(rows):
         return count
     for b in range(len(rows)):
-        which[b], distinct[b] = b, rows[b]
+        sources[b], distinct[b] = b, rows[b]
     return len(rows)
 
 
 @float_kernel
-def add_up(values: Array, inverse: Array, out: Array) -> None:
+def sum_by_row(values: Array, inverse: Array, out: Array) -> None:
     """Add ``values[b]`` (K,) to ``out[inverse[b]]``."""
     for b in range(values.shape[0]):
         for k in range(values.shape[1]):
             out[inverse[b], k] += values[b, k]
 
 
-def numbered(tokens: Array, sizes: Array) -> tuple[Array, Array]:
+def find_distinct(tokens: Array, sizes: Array) -> tuple[Array, Array]:
     """Return the number (B,) of each row among the distinct ones, and the first row of each of these.
 
     Raises ``IndexError``: a token is not below its size.
     """
     slots, inverse = hash_table(len(tokens))
-    return inverse, slots[: checked(distinct_rows(tokens, sizes, slots, inverse), tokens, sizes)]
+    return inverse, slots[: check_count(distinct_rows(tokens, sizes, slots, inverse), tokens, sizes)]
 
 
 def hash_table(rows: int) -> tuple[Array, Array]:
@@ -120,8 +120,8 @@ def hash_table(rows: int) -> tuple[Array, Array]:
     return np.empty(2 << rows.bit_length(), np.int32), np.empty(rows, np.int64)
 
 
-def checked(count: int, tokens: Array, sizes: Array) -> int:
-    """Return what :func:`distinct_rows` did. Raises ``IndexError``: a token is not below its size."""
+def check_count(count: int, tokens: Array, sizes: Array) -> int:
+    """Return the count of :func:`distinct_rows`. Raises ``IndexError``: a token is not below its size."""
     if count < 0:
         row = tokens[-1 - count].tolist()
         raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
@@ -137,19 +137,19 @@ class Distinct(NamedTuple):
     @classmethod
     def of(cls, tokens: Array, sizes: Array) -> Distinct:
         """Find the distinct rows of ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
-        inverse, first = numbered(tokens, sizes)
+        inverse, first = find_distinct(tokens, sizes)
         if len(first) > _MAX_DISTINCT_SHARE * len(tokens):
             return cls(tokens, None)
         return cls(tokens[first], inverse)
 
-    def spread(self, values: Array) -> Array:
-        """Expand values of the distinct rows to the whole batch."""
+    def expand(self, values: Array) -> Array:
+        """Expand values of the distinct rows to all rows of the batch."""
         return values if self.inverse is None else values[self.inverse]
 
     def gather(self, gradient: Array) -> Array:
-        """Sum gradients of the whole batch by distinct row."""
+        """Sum gradients of all rows by distinct row."""
         if self.inverse is None:
             return gradient
         out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
-        add_up(gradient, self.inverse, out)
+        sum_by_row(gradient, self.inverse, out)
         return out

@@ -21,7 +21,7 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast import Pass, Passed
+from multigrid_rl.fast import CompiledNetwork, ForwardPass
 from multigrid_rl.fast.dense import BLOCK, TANH, activate, add_bias, multiply, outer, project, slope, tanh, transpose
 from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.fast.towers import MAX_WIDTH
@@ -82,12 +82,12 @@ def _games_forward(
     extra: tuple[Array, ...],
     weights: Weights,
     buffers: tuple[Array, ...],
-    passed: tuple[Array, ...],
+    activations: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
     # Time runs inside a block of games: a block's memory never leaves the cache between two of its steps.
-    inputs, which, memory, starts = batch
-    before, after, gates, new, critic = passed
+    inputs, sources, memory, starts = batch
+    before, after, gates, new, critic = activations
     by_hidden, by_critic = buffers
     games, size = memory.shape[0], np.uint64(memory.shape[1])
     for low in range(begin, end, BLOCK):
@@ -102,15 +102,15 @@ def _games_forward(
             add_bias(weights.bias_hidden, rows, gates)
             multiply(before, by_hidden, rows, gates)
             for row in range(rows[0], rows[1]):
-                u = which[row]
+                u = sources[row]
                 for h in range(size):
                     k, j = h + size, h + size + size
                     # sigmoid(a) = 1/2 + tanh(a / 2) / 2: one approximation serves all three gates.
                     reset = _HALF + _HALF * tanh(_HALF * (inputs[u, h] + gates[row, h]))
                     update = _HALF + _HALF * tanh(_HALF * (inputs[u, k] + gates[row, k]))
-                    fresh = tanh(inputs[u, j] + reset * gates[row, j])
-                    gates[row, h], gates[row, k], new[row, h] = reset, update, fresh
-                    after[row, h] = fresh + update * (before[row, h] - fresh)
+                    candidate = tanh(inputs[u, j] + reset * gates[row, j])
+                    gates[row, h], gates[row, k], new[row, h] = reset, update, candidate
+                    after[row, h] = candidate + update * (before[row, h] - candidate)
             add_bias(weights.policy_bias, rows, outputs[0])
             project(after, weights.policy, rows, outputs[0])
             add_bias(weights.critic_bias, rows, critic)
@@ -128,10 +128,10 @@ def forward(
     extra: tuple[Array, ...],
     weights: Weights,
     buffers: tuple[Array, ...],
-    passed: tuple[Array, ...],
+    activations: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
-    """Fill ``passed`` and ``outputs``.
+    """Fill ``activations`` and ``outputs``.
 
     Args:
         parts: as many as there are threads: each takes a share of the games, or of the weights, whose sums keep their
@@ -140,7 +140,7 @@ def forward(
             steps (T, B) before which it is cleared.
         extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
         buffers: for transposed weights, (H, 3 H) and (H, H).
-        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and the hidden
+        activations: memory before and after each step (R, H), gates (R, 3 H): reset, update, and the hidden
             part that the reset gate scales; the new gate (R, H); the critic's hidden layer (R, H).
         outputs: logits (R, K), values (R, 1).
     """
@@ -148,7 +148,7 @@ def forward(
     transpose(weights.critic, buffers[1])
     for part in prange(len(parts)):
         begin, end = _share((part, len(parts)), batch[2].shape[0])
-        _games_forward(begin, end, batch, extra, weights, buffers, passed, outputs)
+        _games_forward(begin, end, batch, extra, weights, buffers, activations, outputs)
 
 
 @float_inlined
@@ -156,13 +156,13 @@ def _sums(
     part: tuple[int, int],
     rows: Any,
     upstream: tuple[Array, ...],
-    passed: tuple[Array, ...],
+    activations: tuple[Array, ...],
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
-    # d W = d^T x for each linear layer, added up over all steps; each part adds those rows of a matrix that are its
-    # own.
-    before, after, _, _, critic = passed
+    # d W = d^T x for each linear layer, added up over all steps; each part adds its share of a matrix's
+    # rows.
+    before, after, _, _, critic = activations
     by_critic, by_hidden = buffers[0], buffers[2]
     if part[0] == 0:
         outer(upstream[1], critic, rows, (0, 1), gradients.value, gradients.value_bias)
@@ -177,14 +177,14 @@ def _games_backward(
     starts: Array,
     upstream: tuple[Array, ...],
     weights: Weights,
-    passed: tuple[Array, ...],
+    activations: tuple[Array, ...],
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
     # Back through time (Werbos 1990, https://doi.org/10.1109/5.58337): from the last step to the first, a step's memory
-    # gets the gradient of its own heads and of the step after it, unless an episode began in between.
+    # gets the gradient of the step's heads and of the step after it, unless an episode began in between.
     begin, end = _share(part, starts.shape[1])
-    before, after, gates, new, critic = passed
+    before, after, gates, new, critic = activations
     by_critic, by_memory, by_hidden, by_inputs = buffers
     steps, games = starts.shape
     size = np.uint64(after.shape[1])
@@ -200,16 +200,16 @@ def _games_backward(
             for row in range(rows[0], rows[1]):
                 for h in range(size):
                     k, j = h + size, h + size + size
-                    reset, update, fresh, grad = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
+                    reset, update, candidate, grad = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
                     # d h' / d n = 1 - z, d h' / d z = h - n; tanh' = 1 - n^2, sigmoid' = z (1 - z).
-                    by_fresh = grad * (_ONE - update) * (_ONE - fresh * fresh)
-                    by_update = grad * (before[row, h] - fresh) * update * (_ONE - update)
-                    by_reset = by_fresh * gates[row, j] * reset * (_ONE - reset)
-                    by_hidden[row, h], by_hidden[row, k], by_hidden[row, j] = by_reset, by_update, by_fresh * reset
-                    by_inputs[row, h], by_inputs[row, k], by_inputs[row, j] = by_reset, by_update, by_fresh
+                    by_candidate = grad * (_ONE - update) * (_ONE - candidate * candidate)
+                    by_update = grad * (before[row, h] - candidate) * update * (_ONE - update)
+                    by_reset = by_candidate * gates[row, j] * reset * (_ONE - reset)
+                    by_hidden[row, h], by_hidden[row, k], by_hidden[row, j] = by_reset, by_update, by_candidate * reset
+                    by_inputs[row, h], by_inputs[row, k], by_inputs[row, j] = by_reset, by_update, by_candidate
                     by_memory[row, h] = grad * update  # from here on with respect to the memory before the step
             if part[1] == 1:  # while they are in the fastest cache
-                _sums(part, rows, upstream, passed, buffers, gradients)
+                _sums(part, rows, upstream, activations, buffers, gradients)
             if t == 0:
                 continue
             multiply(by_hidden, weights.by_hidden, rows, by_memory)
@@ -225,21 +225,21 @@ def backward(
     starts: Array,
     upstream: tuple[Array, ...],
     weights: Weights,
-    passed: tuple[Array, ...],
+    activations: tuple[Array, ...],
     buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`forward`, with its arguments: add to ``gradients``, not for encoder and central tokens.
+    """Go back through :func:`forward`, with its arguments: add to ``gradients``, except of encoder and central tokens.
 
     Args:
         upstream: gradients with respect to logits (R, K) and values (R, 1).
         buffers: zeros; become the gradients with respect to the critic's hidden layer (R, H), the memory before and
             after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
     """
-    # A game's gradients of its own first; sums over all games after them, split by weights and not by games, so that
+    # Gradients within each game first; sums over all games after them, split by weights and not by games, so that
     # the order of additions, and with it the last bit, does not depend on the number of threads.
     for part in prange(len(parts)):
-        _games_backward((part, len(parts)), starts, upstream, weights, passed, buffers, gradients)
+        _games_backward((part, len(parts)), starts, upstream, weights, activations, buffers, gradients)
     if len(parts) == 1:
         return
     steps, games = starts.shape
@@ -247,7 +247,7 @@ def backward(
         for low in range(0, games, BLOCK):
             for t in range(steps - 1, -1, -1):
                 rows = (t * games + low, t * games + min(low + BLOCK, games))
-                _sums((part, len(parts)), rows, upstream, passed, buffers, gradients)
+                _sums((part, len(parts)), rows, upstream, activations, buffers, gradients)
 
 
 @float_inlined
@@ -295,7 +295,7 @@ def arrays_of(flat: Sequence[Tensor | None]) -> Weights:
     return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
 
 
-class GRU(Pass):
+class GRU(CompiledNetwork):
     """The network's weights, ready to run. ``net``: the network over tokens, on the CPU."""
 
     descent = "multigrid_rl.fast.sequences:descend"
@@ -309,7 +309,7 @@ class GRU(Pass):
         self.first, self.central = first[:tokens], first[tokens:]
         self.sizes = net.sizes
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> ForwardPass:
         """Pass through tokens ``obs`` (B, T, D + D') from ``memory`` (B, H), cleared where ``starts`` (B, T) says so.
 
         Raises ``IndexError``: wrong number of tokens, or a token out of range.
@@ -318,50 +318,50 @@ class GRU(Pass):
         assert starts is not None
         weights, (games, steps), size = self.weights, obs.shape[:2], memory.shape[1]
         count = games * steps
-        inner = np.ascontiguousarray(obs.swapaxes(0, 1)).reshape(count, -1)
-        begins = np.ascontiguousarray(starts.T)
-        extra = np.ascontiguousarray(inner[:, len(self.sizes) :])
-        distinct = Distinct.of(np.ascontiguousarray(inner[:, : len(self.sizes)]), self.sizes)
-        which = np.arange(count) if distinct.inverse is None else distinct.inverse
+        step_rows = np.ascontiguousarray(obs.swapaxes(0, 1)).reshape(count, -1)
+        cleared = np.ascontiguousarray(starts.T)
+        extra = np.ascontiguousarray(step_rows[:, len(self.sizes) :])
+        distinct = Distinct.of(np.ascontiguousarray(step_rows[:, : len(self.sizes)]), self.sizes)
+        sources = np.arange(count) if distinct.inverse is None else distinct.inverse
         encoded, inputs = _empty(len(distinct.tokens), size), _empty(len(distinct.tokens), 3 * size)
         buffers = encoded, inputs, _empty(size, 3 * size)
         encode((0,) * threads(), distinct.tokens, self.first, weights, buffers)
-        passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
+        activations = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
         results = _empty(count, len(weights.policy)), _empty(count, 1)
-        batch = inputs, which, np.ascontiguousarray(memory), begins
+        batch = inputs, sources, np.ascontiguousarray(memory), cleared
         transposed = _empty(size, 3 * size), _empty(size, size)
         # The input part of the gates needs no memory: it is computed for all steps at once, before the loop over time.
         # Players pass no critic-only tokens.
-        critics = extra, self.central[: extra.shape[1]]
-        forward((0,) * threads(), batch, critics, weights, transposed, passed, results)
+        critic_inputs = extra, self.central[: extra.shape[1]]
+        forward((0,) * threads(), batch, critic_inputs, weights, transposed, activations, results)
         outputs, values = (_swapped(rows, steps) for rows in results)
-        back = partial(self._back, distinct, encoded, begins, critics, passed)
-        return Passed(outputs, values, self.flat, back, passed[1][count - games :])
+        back = partial(self._back, distinct, encoded, cleared, critic_inputs, activations)
+        return ForwardPass(outputs, values, self.flat, back, activations[1][count - games :])
 
     def _back(
         self,
         distinct: Distinct,
         encoded: Array,
         starts: Array,
-        critics: tuple[Array, Array],
-        passed: tuple[Array, ...],
+        critic_inputs: tuple[Array, Array],
+        activations: tuple[Array, ...],
         upstream: Sequence[Array],
         gradients: Sequence[Tensor | None],
     ) -> None:
         """Go back through :meth:`start`, whose arrays come first."""
-        found, size = arrays_of(gradients), encoded.shape[1]
+        totals, size = arrays_of(gradients), encoded.shape[1]
         by_outputs = tuple(_swapped(rows, starts.shape[1]) for rows in upstream)
         buffers = tuple(np.zeros((starts.size, width), np.float32) for width in (size, size, 3 * size, 3 * size))
-        backward((0,) * threads(), starts, by_outputs, self.weights, passed, buffers, found)
-        add_rows(*critics, buffers[0], found.central)
+        backward((0,) * threads(), starts, by_outputs, self.weights, activations, buffers, totals)
+        add_rows(*critic_inputs, buffers[0], totals.central)
         by_inputs = distinct.gather(buffers[3]), np.zeros_like(encoded)
-        encode_backward((0,) * threads(), distinct.tokens, self.first, encoded, by_inputs, self.weights, found)
+        encode_backward((0,) * threads(), distinct.tokens, self.first, encoded, by_inputs, self.weights, totals)
 
 
 def gru(net: RecurrentActorCritic) -> GRU | None:
     """Compile a GRU over tokens with logits; ``None`` where torch computes it."""
-    plain = isinstance(net.core, nn.GRUCell) and isinstance(net.spread, nn.Identity)
-    if not plain or net.core.hidden_size > MAX_WIDTH or net.table is None:
+    supported = isinstance(net.core, nn.GRUCell) and isinstance(net.spread, nn.Identity)
+    if not supported or net.core.hidden_size > MAX_WIDTH or net.table is None:
         return None
     return GRU(net) if net.table.device.type == "cpu" and net.table.dtype == torch.float32 else None
 

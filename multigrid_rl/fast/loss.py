@@ -5,7 +5,7 @@ The equations of :func:`multigrid_rl.learn.losses.reference`, with their derivat
 
     L = -min(r A, clip(r, 1 - eps, 1 + eps) A) + c_v (V - V_target)^2 - c_e H(pi)
 
-Of values that moved further than a reach from what they were, the square is that of the reach, where that is larger.
+Where a value moved beyond a reach from its old one, the square is the one at the reach, if that is larger.
 As ``d r / d log pi = r``, the first part's derivative by the log-probability is ``-r A``, or 0 where the clipped one is
 smaller.
 """
@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @float_inlined
-def per_row(mask: Array, chosen: Array) -> float:
+def row_scale(mask: Array, chosen: Array) -> float:
     """Return 1 / the number of the ``chosen`` rows of ``mask`` (R, C) in the loss."""
     active = 0
     for b in range(len(chosen)):
@@ -41,7 +41,7 @@ def per_row(mask: Array, chosen: Array) -> float:
 
 
 @float_inlined
-def add_up(parts: Array, scale: float, sums: Array) -> None:
+def sum_parts(parts: Array, scale: float, sums: Array) -> None:
     """Set ``sums`` (6,) to ``scale`` times the sums of ``parts`` (B, 6): in row order, whatever thread filled them."""
     sums[:] = 0.0
     for b in range(len(parts)):
@@ -54,7 +54,7 @@ def add_up(parts: Array, scale: float, sums: Array) -> None:
 def _row(
     b: int,
     row: int,
-    chosen: float,
+    log_prob: float,
     entropy: float,
     scale: float,
     value: float,
@@ -63,33 +63,33 @@ def _row(
     by_values: Array,
     parts: Array,
 ) -> float:
-    """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability ``chosen``."""
+    """Fill row ``b`` of ``by_values`` and ``parts``; returns the derivative by the log-probability."""
     # r = exp(log pi - log pi_old); the value's derivative is 2 c_v (V - V_target), and both are means: times `scale`.
-    _, _, logp, advantages, targets, old = columns
+    _, _, logp, advantages, targets, old_values = columns
     clip = weighting[0]
-    ratio = np.exp(chosen - logp[row])
+    ratio = np.exp(log_prob - logp[row])
     surr1 = advantages[row] * ratio
     surr2 = advantages[row] * min(max(ratio, 1.0 - clip), 1.0 + clip)
     error = value - targets[row]
     parts[b, 0] = -min(surr1, surr2)
     parts[b, 1] = error * error
     parts[b, 2] = entropy
-    parts[b, 3] = (ratio - 1.0) - (chosen - logp[row])  # k3 of http://joschu.net/blog/kl-approx.html
+    parts[b, 3] = (ratio - 1.0) - (log_prob - logp[row])  # k3 of http://joschu.net/blog/kl-approx.html
     parts[b, 4] = abs(ratio - 1.0) > clip
-    parts[b, 5] = logp[row] - chosen  # k1 of the same page
+    parts[b, 5] = logp[row] - log_prob  # k1 of the same page
     by_values[b] = 2.0 * weighting[1] * scale * error
-    moved, reach = value - old[row], weighting[3]
-    if abs(moved) > reach:
-        near = old[row] + (reach if moved > 0.0 else -reach) - targets[row]
-        if near * near > parts[b, 1]:
-            parts[b, 1], by_values[b] = near * near, 0.0
+    change, reach = value - old_values[row], weighting[3]
+    if abs(change) > reach:
+        bounded_error = old_values[row] + (reach if change > 0.0 else -reach) - targets[row]
+        if bounded_error * bounded_error > parts[b, 1]:
+            parts[b, 1], by_values[b] = bounded_error * bounded_error, 0.0
     # Where surr2 is smaller, the loss does not depend on the policy.
     return 0.0 if surr1 > surr2 else -surr1 * scale
 
 
 @float_shared
 def categorical_rows(
-    passed: tuple[Array, Array, Array],
+    net: tuple[Array, Array, Array],
     chosen: Array,
     columns: tuple[Array, ...],
     weighting: Array,
@@ -102,7 +102,7 @@ def categorical_rows(
     """Fill ``gradients`` and ``sums`` for logits.
 
     Args:
-        passed: logits (U, C, K), values (U,), and which row of both each of the ``B`` rows has.
+        net: the network's logits (U, C, K) and values (U,); the row of both that each of the ``B`` rows has.
         chosen: (B,) rows of the columns.
         columns: actions (R, C), mask (R, C), log-probabilities, advantages, targets and old values (R,).
         weighting: clip, weight of the value loss, weight of the entropy, reach of the values.
@@ -112,18 +112,18 @@ def categorical_rows(
         seats: buffer (B, C, 3) for a component's weight, its logarithm and entropy.
         sums: become the statistics (6,).
     """
-    # What threads write to is an argument of its own: numba may drop what is written to a part of a tuple.
-    logits, values, which = passed
+    # Threads write to separate arguments: numba may drop what is written to a part of a tuple.
+    logits, values, sources = net
     actions, mask = columns[0], columns[1]
     count, choices = logits.shape[1:]
-    entropy_coef, scale = weighting[2], per_row(mask, chosen)
+    entropy_coef, scale = weighting[2], row_scale(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
     for b in prange(len(chosen)):
-        row, u = chosen[b], which[b]
+        row, u = chosen[b], sources[b]
         seat = seats[b]
-        likely = 0.0
+        log_prob = 0.0
         entropy = 0.0
         active = False
         for c in range(count):
@@ -146,27 +146,27 @@ def categorical_rows(
             seat[c, 1] = top + log_total
             seat[c, 2] = log_total - weighted / total
             entropy += seat[c, 2]
-            likely += logits[u, c, actions[row, c]] - seat[c, 1]
+            log_prob += logits[u, c, actions[row, c]] - seat[c, 1]
         if not active:
             continue
-        slope = _row(b, row, likely, entropy, scale, values[u], columns, weighting, by_values, parts)
+        slope = _row(b, row, log_prob, entropy, scale, values[u], columns, weighting, by_values, parts)
         for c in range(count):
             if not mask[row, c]:
                 continue
-            sure = by_outputs[b, c, actions[row, c]] == seat[c, 0]
-            pull = 0.0 if sure else slope  # else rounding would leave a gradient where there is no alternative
+            is_certain = by_outputs[b, c, actions[row, c]] == seat[c, 0]
+            action_slope = 0.0 if is_certain else slope  # rounding would leave a gradient without an alternative
             for k in range(choices):
                 p = by_outputs[b, c, k] / seat[c, 0]
                 # d H / d logit = -p (log p + H); d log pi(a) / d logit = [a] - p
                 decrease = p * (logits[u, c, k] - seat[c, 1] + seat[c, 2])
-                by_outputs[b, c, k] = entropy_coef * scale * decrease - pull * p
-            by_outputs[b, c, actions[row, c]] += pull
-    add_up(parts, scale, sums)
+                by_outputs[b, c, k] = entropy_coef * scale * decrease - action_slope * p
+            by_outputs[b, c, actions[row, c]] += action_slope
+    sum_parts(parts, scale, sums)
 
 
 @float_shared
 def gaussian_rows(
-    passed: tuple[Array, Array, Array],
+    net: tuple[Array, Array, Array],
     chosen: Array,
     columns: tuple[Array, ...],
     weighting: Array,
@@ -177,31 +177,31 @@ def gaussian_rows(
     sums: Array,
 ) -> None:
     """As :func:`categorical_rows`, for outputs (U, 2 A): means, then logarithms of standard deviations."""
-    outputs, values, which = passed
+    outputs, values, sources = net
     actions, mask = columns[0], columns[1]
     width = actions.shape[1]
-    entropy_coef, scale = weighting[2], per_row(mask, chosen)
+    entropy_coef, scale = weighting[2], row_scale(mask, chosen)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
     for b in prange(len(chosen)):
-        row, u = chosen[b], which[b]
+        row, u = chosen[b], sources[b]
         if not mask[row, 0]:
             continue
-        likely = entropy = 0.0
+        log_prob = entropy = 0.0
         for a in range(width):
             log_std = outputs[u, width + a]
             normal = (actions[row, a] - outputs[u, a]) * np.exp(-log_std)
-            likely -= 0.5 * normal * normal + log_std + HALF_LOG_2PI
+            log_prob -= 0.5 * normal * normal + log_std + HALF_LOG_2PI
             entropy += log_std + 0.5 + HALF_LOG_2PI
-        slope = _row(b, row, likely, entropy, scale, values[u], columns, weighting, by_values, parts)
+        slope = _row(b, row, log_prob, entropy, scale, values[u], columns, weighting, by_values, parts)
         for a in range(width):
             inverse = np.exp(-outputs[u, width + a])
             normal = (actions[row, a] - outputs[u, a]) * inverse
             # d log N / d mean = z / std; d log N / d log std = z^2 - 1; d H / d log std = 1
             by_outputs[b, a] = slope * normal * inverse
             by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
-    add_up(parts, scale, sums)
+    sum_parts(parts, scale, sums)
 
 
 def supports(distribution: Distribution) -> bool:
@@ -221,16 +221,16 @@ def ppo_gradient(
         distribution: one that :func:`supports` knows.
         weighting: clip, weight of the value loss, weight of the entropy.
     """
-    # Torch needs 25 operations for the same, and a graph to go back; sums are in float64, rounded once at the end.
+    # Torch needs 25 operations for the same, and a graph; sums are in float64, rounded once at the end.
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(6, np.float32)
     shape, buffers = shapes(len(outputs), distribution)
-    every, rows_of = np.arange(len(outputs)), (gaussian_rows if len(shape) == 2 else categorical_rows)
-    passed, read = (outputs.reshape(shape), values, every), as_read(rows, weighting)
-    rows_of(passed, every, *read, by_outputs.reshape(shape), by_values, *buffers, sums)
+    all_rows, fill_rows = np.arange(len(outputs)), (gaussian_rows if len(shape) == 2 else categorical_rows)
+    net, kernel_inputs = (outputs.reshape(shape), values, all_rows), kernel_columns(rows, weighting)
+    fill_rows(net, all_rows, *kernel_inputs, by_outputs.reshape(shape), by_values, *buffers, sums)
     return by_outputs, by_values, sums
 
 
-def as_read(rows: Sequence[Any], weighting: Sequence[float]) -> tuple[tuple[Array, ...], Array]:
+def kernel_columns(rows: Sequence[Any], weighting: Sequence[float]) -> tuple[tuple[Array, ...], Array]:
     """Return columns and weights as kernels read them: old values bound the new ones where a loss reads them."""
     *columns, old = (*rows, None)[:6]
     reach = np.inf if old is None else weighting[0]
@@ -255,16 +255,16 @@ class _Loss(torch.autograd.Function):
         arrays = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
         by_outputs, by_values, sums = map(torch.from_numpy, ppo_gradient(*arrays, columns, distribution, weighting))
         ctx.save_for_backward(by_outputs, by_values)
-        # The gradient is known already: the way back only scales it.
+        # The gradient is known already: the backward pass only scales it.
         ctx.mark_non_differentiable(sums)
         total = sums[0] + weighting[1] * sums[1] - weighting[2] * sums[2]
         return total.to(outputs.dtype), sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         by_outputs, by_values = ctx.saved_tensors
-        return by_outputs * by_loss, by_values * by_loss, None, None, None
+        return by_outputs * upstream, by_values * upstream, None, None, None
 
 
 def ppo_loss(

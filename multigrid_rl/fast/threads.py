@@ -1,4 +1,4 @@
-"""How many threads the passes of networks are shared out to: as many as there are free cores.
+"""The number of threads that share the passes of networks: as many as there are free cores.
 
 A thread that waits for a core delays the others by many times the duration of a pass. So idle cores and the duration
 of iterations with one and with more threads are measured during a run. No result depends on it.
@@ -17,17 +17,17 @@ from multigrid_rl import jit
 from multigrid_rl.jit import most_threads, use_threads
 
 #: Threads that a pass has work for, as ``train.threads`` allows them: on the way back a network has two towers.
-USEFUL = 2
+MAX_USEFUL = 2
 #: Seconds between two looks, at least: Linux counts in hundredths.
 PERIOD_S = 0.2
 #: Share of a core that others may use of those that count as free.
-FREE = 0.15
+SPARE = 0.15
 #: Seconds before more threads are tried (again): doubled, up to the second, whenever they were slower.
 WAIT_S, LONGEST_S = 1.0, 60.0
 #: Seconds after which the duration of iterations with one thread is measured again.
 LASTING_S = 10.0
 #: Iterations to compare, and the factor of slowdown at which two are enough.
-COMPARED, MUCH = 3, 1.3
+COMPARISONS, CLEAR_SLOWDOWN = 3, 1.3
 
 
 def set_threads(count: int) -> None:
@@ -48,28 +48,28 @@ def idle_seconds(cpus: set[int], root: Path = Path("/proc")) -> float:
 
 
 class ThreadTuner:
-    """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
+    """Shares passes out to threads: as many as are set or, with ``auto``, as there are free cores.
 
     Args:
         others: processes of this run that take a core each.
-        alone: one thread: other processes compute gradients.
+        single: one thread: other processes compute gradients.
 
     Attributes:
-        most: threads that it may take.
-        count: threads that it has taken.
+        limit: largest number of threads.
+        count: current number of threads.
     """
 
-    def __init__(self, threads: int | str, cores: float, *, others: int = 0, alone: bool = False) -> None:
+    def __init__(self, threads: int | str, cores: float, *, others: int = 0, single: bool = False) -> None:
         self._cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._cores = cores
         self._sampled = self._idle()
         self._auto = threads == "auto"
-        room = min(USEFUL, int(cores) - others) if isinstance(threads, str) else threads
-        self.most = 1 if alone else max(1, min(room, most_threads()))
-        self._wait, self._since = 0.0, time.monotonic()
-        self._looked, self._free, self._single_thread_s = math.nan, math.nan, math.nan
-        self._paces: deque[float] = deque(maxlen=COMPARED)
-        self.count = 1 if self._auto else self.most
+        allowed = min(MAX_USEFUL, int(cores) - others) if isinstance(threads, str) else threads
+        self.limit = 1 if single else max(1, min(allowed, most_threads()))
+        self._wait, self._changed_s = 0.0, time.monotonic()
+        self._last_update, self._free, self._single_thread_s = math.nan, math.nan, math.nan
+        self._paces: deque[float] = deque(maxlen=COMPARISONS)
+        self.count = 1 if self._auto else self.limit
 
     def __enter__(self) -> "ThreadTuner":
         set_threads(self.count)
@@ -87,24 +87,24 @@ class ThreadTuner:
         share = (self._sampled[1] - before[1]) / max(self._sampled[0] - before[0], 1e-9)
         return min(share, self._cores)
 
-    def _take(self, count: int, now: float) -> None:
+    def _use(self, count: int, now: float) -> None:
         set_threads(count)
-        self.count, self._since = count, now
+        self.count, self._changed_s = count, now
         self._paces.clear()
 
     def describe(self) -> str:
-        """Describe how many threads it takes, and why."""
-        if not self._auto or self.most == 1:
-            return f"{self.most} thread(s)"
+        """Describe the number of threads, and the reason."""
+        if not self._auto or self.limit == 1:
+            return f"{self.limit} thread(s)"
         time.sleep(max(0.0, self._sampled[0] + PERIOD_S / 2 - time.monotonic()))
         idle = f"{self._free_cores():.1f} of {self._cores:g} cores idle now"
-        return f"up to {self.most} threads while cores are idle ({idle})"
+        return f"up to {self.limit} threads while cores are idle ({idle})"
 
     def update(self) -> None:
         """Take more threads or fewer; to be called before every iteration."""
         now = time.monotonic()
-        seconds, self._looked = now - self._looked, now
-        if not self._auto or self.most == 1 or jit.state.busy():
+        seconds, self._last_update = now - self._last_update, now
+        if not self._auto or self.limit == 1 or jit.state.busy():
             return
         if now - self._sampled[0] >= PERIOD_S:
             self._free = self._free_cores()
@@ -116,14 +116,14 @@ class ThreadTuner:
         self._paces.append(seconds)
         if self.count == 1:
             self._single_thread_s = statistics.median(self._paces)
-            if len(self._paces) == COMPARED and now - self._since >= self._wait and free >= self.most - FREE:
-                self._take(self.most, now)
+            if len(self._paces) == COMPARISONS and now - self._changed_s >= self._wait and free >= self.limit - SPARE:
+                self._use(self.limit, now)
         elif (
             len(self._paces) > 1
-            and min(self._paces) > (1 if len(self._paces) == COMPARED else MUCH) * self._single_thread_s
+            and min(self._paces) > (1 if len(self._paces) == COMPARISONS else CLEAR_SLOWDOWN) * self._single_thread_s
         ):
             self._wait = min(max(2 * self._wait, WAIT_S), LONGEST_S)
-            self._take(1, now)
-        elif now - self._since > LASTING_S:
+            self._use(1, now)
+        elif now - self._changed_s > LASTING_S:
             self._wait = 0.0
-            self._take(1, now)
+            self._use(1, now)

@@ -12,9 +12,9 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.fast import Pass, Passed, addresses
+from multigrid_rl.fast import CompiledNetwork, ForwardPass, addresses
 from multigrid_rl.fast import dense as kernels
-from multigrid_rl.fast.distinct import Distinct, checked, distinct_rows, hash_table, numbered
+from multigrid_rl.fast.distinct import Distinct, check_count, distinct_rows, find_distinct, hash_table
 from multigrid_rl.jit import float_shared
 from multigrid_rl.models.distributions import NO_CHOICE
 from multigrid_rl.models.mlp import MLPActorCritic
@@ -32,7 +32,7 @@ MAX_WIDTH = 256
 class Tower(NamedTuple):
     """One tower's weights, or their gradients, as arrays that share the tensors' memory."""
 
-    own: tuple[Array, Array, int]  # see kernels.tower_forward
+    shared: tuple[Array, Array, int]  # see kernels.tower_forward
     extra: tuple[Array, Array]
     weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer; the first has no inputs where there are tables
     biases: tuple[Array, ...]
@@ -41,8 +41,8 @@ class Tower(NamedTuple):
 @float_shared
 def both_forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -> None:
     """Fill the layers of the first tower or of both, with independent blocks of rows distributed over threads."""
-    own, extra, weights, transposed, biases, layers = first
-    own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
+    shared, extra, weights, transposed, biases, layers = first
+    shared_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
     batch = len(inputs[0])
     blocks = (batch + kernels.BLOCK - 1) // kernels.BLOCK
     for depth in range(len(weights) - 1):
@@ -53,14 +53,14 @@ def both_forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -
         low = part % blocks * kernels.BLOCK
         rows = (low, min(low + kernels.BLOCK, batch))
         if part < blocks:
-            kernels.tower_forward(inputs, own, extra, kind, weights, transposed, biases, layers, rows)
+            kernels.tower_forward(inputs, shared, extra, kind, weights, transposed, biases, layers, rows)
         else:
-            kernels.tower_forward(inputs, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
+            kernels.tower_forward(inputs, shared_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
 
 
 @float_shared
 def policy_forward(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tuple[Array, ...], out: Array) -> int:
-    """Fill ``out`` (B, K) with a tower's outputs of tokens (B, D), equal rows once; returns what distinct_rows does."""
+    """Fill ``out`` (B, K) with a tower's outputs of tokens (B, D), equal rows once; returns distinct_rows' count."""
     slots, inverse, tokens, numbers = buffers
     count = distinct_rows(rows, sizes, slots, inverse)
     for u in range(count):
@@ -78,18 +78,18 @@ def policy_forward(rows: Array, sizes: Array, kind: int, tower: Any, buffers: tu
 @float_shared
 def both_backward(inputs: Any, kind: int, first: Any, second: Any) -> None:
     """Go back through :func:`both_forward`: towers share no weights, so no sum is split between threads."""
-    own, extra, weights, hidden, gradients, by_weights, by_biases = first
-    own_1, extra_1, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1 = second
-    for which in prange(2):
-        if which == 0:
-            kernels.tower_backward(inputs, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
+    shared, extra, weights, hidden, gradients, by_weights, by_biases = first
+    shared_1, extra_1, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1 = second
+    for tower in prange(2):
+        if tower == 0:
+            kernels.tower_backward(inputs, shared, extra, kind, weights, hidden, gradients, by_weights, by_biases)
         else:
             kernels.tower_backward(
-                inputs, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
+                inputs, shared_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
             )
 
 
-class Towers(Pass):
+class Towers(CompiledNetwork):
     """A network's policy and value tower as arrays that share the tensors' memory.
 
     Args:
@@ -101,7 +101,7 @@ class Towers(Pass):
 
     def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
         self.flat, self.kind = flat, kind
-        # Views of the tensors: an optimiser's step is seen without a copy.
+        # Views of the tensors: an optimiser's step shows without a copy.
         self.towers = self._gradients = self._split(flat)
         # Gradients lie in one place for a whole run: they are split into towers once, not in every step.
         self._gradient_addresses: list[int] = []
@@ -111,36 +111,36 @@ class Towers(Pass):
         """Return the policy's and the value's part of weights, or of gradients in the same order."""
         raise NotImplementedError
 
-    def run(self, rows: Array, *which: int) -> list[tuple[Array, ...]]:
+    def run(self, rows: Array, *towers: int) -> list[tuple[Array, ...]]:
         """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
-        arguments = [self._forward(tower, len(rows)) for tower in which]
-        both_forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
+        arguments = [self._forward(tower, len(rows)) for tower in towers]
+        both_forward(_inputs(rows), self.kind, len(towers), arguments[0], arguments[-1])
         return [layers for *_, layers in arguments]
 
-    def _forward(self, which: int, rows: int) -> tuple[Any, ...]:
-        own, extra, weights, biases = self.towers[which]
+    def _forward(self, tower_index: int, rows: int) -> tuple[Any, ...]:
+        shared, extra, weights, biases = self.towers[tower_index]
         layers = tuple(np.empty((rows, len(bias)), np.float32) for bias in biases)
-        return own, extra, weights, self._transposed[which], biases, layers
+        return shared, extra, weights, self._transposed[tower_index], biases, layers
 
-    def _backward(self, which: int, hidden: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
-        own, extra, by_weights, by_biases = self._gradients[which]
+    def _backward(self, tower_index: int, hidden: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
+        shared, extra, by_weights, by_biases = self._gradients[tower_index]
         inner = (*map(np.empty_like, hidden), upstream)
-        return own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases
+        return shared, extra, self.towers[tower_index].weights, hidden, inner, by_weights, by_biases
 
-    def passed(self, batch: Distinct, layers: list[tuple[Array, ...]], outputs: Array, values: Array) -> Passed:
-        """Return a pass over ``batch``, given the ``layers`` of both towers (:meth:`run`)."""
-        return Passed(outputs, values, self.flat, partial(self.back, batch, layers))
+    def record(self, batch: Distinct, layers: list[tuple[Array, ...]], outputs: Array, values: Array) -> ForwardPass:
+        """Return the forward pass over ``batch``, given the ``layers`` of both towers (:meth:`run`)."""
+        return ForwardPass(outputs, values, self.flat, partial(self.back, batch, layers))
 
     def back(
         self,
         batch: Distinct,
-        passed: list[tuple[Array, ...]],
+        layers: list[tuple[Array, ...]],
         upstream: Sequence[Array],
         gradients: Sequence[Tensor | None],
     ) -> None:
         """Add the gradients of all weights to ``gradients``, given those of outputs (B, K) and values (B, 1)."""
         self._into(gradients)
-        arguments = (self._backward(k, passed[k][:-1], batch.gather(upstream[k])) for k in (0, 1))
+        arguments = (self._backward(k, layers[k][:-1], batch.gather(upstream[k])) for k in (0, 1))
         both_backward(_inputs(batch.tokens), self.kind, *arguments)
 
     def _into(self, gradients: Sequence[Tensor | None]) -> None:
@@ -153,10 +153,10 @@ class Towers(Pass):
         self._into([None if weight is None else weight.grad for weight in self.flat])
         forward = self._forward(0, rows), self._forward(1, rows)
         layers = [arguments[-1] for arguments in forward]
-        return forward, tuple(self._backward(k, own[:-1], np.empty_like(own[-1])) for k, own in enumerate(layers))
+        return forward, tuple(self._backward(k, tower[:-1], np.empty_like(tower[-1])) for k, tower in enumerate(layers))
 
     def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
-        """Return observations (R, D) as ``fast.descent`` reads them, and what it must know beside the towers."""
+        """Return observations (R, D) as ``fast.descent`` reads them, and its other inputs."""
         raise NotImplementedError
 
 
@@ -189,24 +189,24 @@ class TokenTowers(Towers):
         table, bias, central, *linear = arrays
         width, half, split = len(bias) // 2, len(linear) // 2, self.tokens
         towers = []
-        for which in (0, 1):
-            layers = linear[which * half :][:half]
+        for tower_index in (0, 1):
+            layers = linear[tower_index * half :][:half]
             extra = self.first[:0], np.zeros((0, width), np.float32)
-            if which == 1 and central is not None:
+            if tower_index == 1 and central is not None:
                 extra = self.first[split:], central
             weights = (np.zeros((width, 0), np.float32), *layers[0::2])
-            biases = (bias[which * width :][:width], *layers[1::2])
-            towers.append(Tower((self.first[:split], table, which * width), extra, weights, biases))
+            biases = (bias[tower_index * width :][:width], *layers[1::2])
+            towers.append(Tower((self.first[:split], table, tower_index * width), extra, weights, biases))
         return towers
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> ForwardPass:  # noqa: ARG002
         """Pass through both towers with tokens ``obs`` (B, D); equal rows are computed once.
 
         Raises ``IndexError``: wrong number of tokens, or a token out of range.
         """
         batch = Distinct.of(self._checked(obs), self.sizes)
         layers = self.run(batch.tokens, 0, 1)
-        return self.passed(batch, layers, *(batch.spread(tower[-1]) for tower in layers))
+        return self.record(batch, layers, *(batch.expand(tower[-1]) for tower in layers))
 
     def _checked(self, obs: Array) -> Array:
         if obs.shape[1] != len(self.sizes):
@@ -214,9 +214,9 @@ class TokenTowers(Towers):
         return np.ascontiguousarray(obs)
 
     def rows(self, obs: Array) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
-        """Return tokens (R, D) as ``fast.descent`` reads them, and nothing beside the towers."""
+        """Return tokens (R, D) as ``fast.descent`` reads them, without other inputs."""
         tokens = self._checked(obs)
-        ids, _ = numbered(tokens, self.sizes)
+        ids, _ = find_distinct(tokens, self.sizes)
         none = np.zeros(0, np.float32)
         # One type of tokens, so that one form of the kernel is compiled.
         small = tokens.astype(np.uint8 if self.sizes.max() <= 256 else np.int64, copy=False)
@@ -227,13 +227,13 @@ class TokenTowers(Towers):
         if not self.tokens <= obs.shape[1] <= len(self.sizes):
             raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", obs.shape[1]))
         # Critic-only tokens would make equal rows distinct.
-        own = np.ascontiguousarray(obs[:, : self.tokens])
-        (sizes, kind, tower, buffers), out = self.acting(len(own), own.dtype)
-        checked(policy_forward(own, sizes, kind, tower, buffers, out), own, sizes)
+        actor_tokens = np.ascontiguousarray(obs[:, : self.tokens])
+        (sizes, kind, tower, buffers), out = self.acting(len(actor_tokens), actor_tokens.dtype)
+        check_count(policy_forward(actor_tokens, sizes, kind, tower, buffers, out), actor_tokens, sizes)
         return out
 
     def acting(self, rows: int, dtype: Any = np.uint8) -> tuple[tuple[Any, ...], Array]:
-        """Return what :func:`policy_forward` takes beside so many rows of tokens, and room for the logits (B, K)."""
+        """Return the inputs of :func:`policy_forward` after so many rows of tokens, and a buffer for logits (B, K)."""
         if self._acting is None or (len(self._acting[0][1]), self._acting[0][2].dtype) != (rows, dtype):
             buffers = *hash_table(rows), np.empty((rows, self.tokens), dtype), np.empty((rows, 0), np.float32)
             self._acting = buffers, self._forward(0, rows)
@@ -247,14 +247,14 @@ class TokenTowers(Towers):
         for low in range(0, len(tokens), _CHUNK):
             rows = slice(low, low + _CHUNK)
             batch = Distinct.of(tokens[rows], self.sizes)
-            result[rows] = batch.spread(self.run(batch.tokens, 1)[0][-1])[:, 0]
+            result[rows] = batch.expand(self.run(batch.tokens, 1)[0][-1])[:, 0]
         yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
 
 def token_towers(net: MLPActorCritic) -> TokenTowers | None:
     """Compile towers over tokens; ``None`` where torch computes them."""
-    plain = net.table.device.type == "cpu" and net.table.dtype == torch.float32
-    return TokenTowers(net) if plain and max(net.hidden) <= MAX_WIDTH else None
+    supported = net.table.device.type == "cpu" and net.table.dtype == torch.float32
+    return TokenTowers(net) if supported and max(net.hidden) <= MAX_WIDTH else None
 
 
 class Stack:
@@ -265,19 +265,19 @@ class Stack:
 
     def __init__(self, networks: Sequence[Any]) -> None:
         # A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
-        one, towers = networks[0], [network.towers[0] for network in networks]
-        self._first, self._kind = towers[0].own[0], one.kind
-        self._sizes = np.append(one.sizes[: one.tokens], len(networks))
+        reference, towers = networks[0], [network.towers[0] for network in networks]
+        self._first, self._kind = towers[0].shared[0], reference.kind
+        self._sizes = np.append(reference.sizes[: reference.tokens], len(networks))
         self._number = np.min_scalar_type(len(networks))
         width = len(towers[0].biases[0])
-        self._tables = np.stack([tower.own[1][:, :width] for tower in towers])
+        self._tables = np.stack([tower.shared[1][:, :width] for tower in towers])
         *hidden, self._heads = (np.stack(layer) for layer in zip(*(tower.weights for tower in towers), strict=True))
         self._biases = tuple(np.stack(layer) for layer in zip(*(tower.biases for tower in towers), strict=True))
         self._transposed = tuple(np.ascontiguousarray(weights.swapaxes(1, 2)) for weights in hidden)
 
     def policy(self, tokens: Array, numbers: Array) -> Array:
         """Logits (B, K) of ``tokens`` (B, D), of each row by the network ``numbers`` (B,), which ascend."""
-        # The number is a token more: rows of two players are never taken for the same.
+        # The number is one more token: rows of two players never count as equal.
         numbered = np.empty((len(tokens), len(self._sizes)), np.result_type(tokens, self._number))
         numbered[:, :-1] = tokens[:, : len(self._first)]
         numbered[:, -1] = numbers
@@ -285,7 +285,7 @@ class Stack:
         layers = tuple(np.empty((len(batch.tokens), bias.shape[1]), np.float32) for bias in self._biases)
         arguments = self._tables, self._kind, self._transposed, self._heads, self._biases
         kernels.stack_forward(batch.tokens, self._first, *arguments, layers)
-        return batch.spread(layers[-1])
+        return batch.expand(layers[-1])
 
 
 class VectorTowers(Towers):
@@ -300,7 +300,7 @@ class VectorTowers(Towers):
         self._scale, self._legal = net.value_scale.numpy(), net.legal
         flat = linear_layers(net.policy, net.value)
         super().__init__(flat if self._log_std is None else [*flat, self._log_std], KINDS[net.activation])
-        # numpy adds up the spread's gradient in pairs where it has one column, and a run's numbers stay what they were.
+        # numpy adds up the spread's gradient in pairs where it has one column, and a run's numbers must stay the same.
         self.descent = self.descent if self._log_std is None or len(self._log_std) > 1 else ""
 
     def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
@@ -310,12 +310,12 @@ class VectorTowers(Towers):
         parts = arrays[:half], arrays[half : 2 * half]
         return [Tower((none, table, 0), (none, table), tuple(part[0::2]), tuple(part[1::2])) for part in parts]
 
-    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> Passed:  # noqa: ARG002
+    def start(self, obs: Array, memory: Array | None = None, starts: Array | None = None) -> ForwardPass:  # noqa: ARG002
         """Pass through both towers with observations ``obs`` (B, D)."""
-        # Rows of floats are hardly ever equal: none are looked for, as tokens' are. The value's units are the reward's.
+        # Rows of floats are hardly ever equal, so nothing looks for duplicates. Values are in the reward's units.
         x = self._normalised(obs)
         layers = self.run(x, 0, 1)
-        return self.passed(Distinct(x, None), layers, self._outputs(layers[0][-1], obs), layers[1][-1] * self._scale)
+        return self.record(Distinct(x, None), layers, self._outputs(layers[0][-1], obs), layers[1][-1] * self._scale)
 
     def policy(self, obs: Array) -> Array:
         """Return only the policy's outputs (B, K), without gradients, of observations ``obs`` (B, D)."""
@@ -336,7 +336,7 @@ class VectorTowers(Towers):
         return inputs, (self._scale[0], spread[0], self._shift(obs), spread[1])
 
     def _shift(self, obs: Array) -> Array:
-        """Return what is added to logits (B, K) of choices that are not legal; no columns where all are."""
+        """Return the addition to logits (B, K) that rules out illegal choices; no columns where all are legal."""
         shift: Array = (obs[:, obs.shape[1] - self._legal :] - 1) * np.float32(-NO_CHOICE)
         return shift
 
@@ -346,8 +346,8 @@ class VectorTowers(Towers):
         if self._normaliser is None:
             return x
         mean, std = self._normaliser
-        inside: Array = (x - mean) / std
-        return np.clip(inside, -CLIP_OBS, CLIP_OBS, out=inside)
+        result: Array = (x - mean) / std
+        return np.clip(result, -CLIP_OBS, CLIP_OBS, out=result)
 
     def _outputs(self, means: Array, obs: Array) -> Array:
         if self._log_std is None:
@@ -357,7 +357,7 @@ class VectorTowers(Towers):
         return result
 
     def back(
-        self, batch: Distinct, passed: list[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
+        self, batch: Distinct, layers: list[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
     ) -> None:
         """Add the gradients of all weights, given those of outputs (B, K) and values (B, 1), to ``gradients``."""
         means, by_values = upstream
@@ -366,11 +366,11 @@ class VectorTowers(Towers):
             # The spread is the same in every state, so its gradient is a sum over rows.
             gradients[-1].numpy()[:] += means[:, width:].sum(axis=0)
             means = means[:, :width]
-        super().back(batch, passed, (np.ascontiguousarray(means), by_values * self._scale), gradients)
+        super().back(batch, layers, (np.ascontiguousarray(means), by_values * self._scale), gradients)
 
 
 def vector_towers(net: VectorActorCritic) -> VectorTowers | None:
     """Compile towers over vectors; ``None`` where torch computes them."""
-    known = net.activation in KINDS and not net.layer_norm
+    supported = net.activation in KINDS and not net.layer_norm
     small = max(net.hidden) <= MAX_WIDTH
-    return VectorTowers(net) if known and small and net.value_scale.device.type == "cpu" else None
+    return VectorTowers(net) if supported and small and net.value_scale.device.type == "cpu" else None

@@ -36,8 +36,8 @@ from multigrid_rl.training.stages import estimator_of, update_config
 from multigrid_rl.types import RunError
 
 Array = NDArray[Any]
-#: Rows of demonstrations that observations are normalised by, at most.
-_MEASURED = 100_000
+#: Largest number of demonstration rows for the normaliser's statistics.
+_NORMALISER_ROWS = 100_000
 SWITCH = "train.adversarial.allow_variable_horizon"
 
 
@@ -59,7 +59,7 @@ class AdversarialConfig:
 
     @classmethod
     def of(cls, config: RunConfig) -> AdversarialConfig:
-        """Return those of a run."""
+        """Return the settings of a run."""
         train: Any = config.train
         return cls(**train.adversarial.model_dump(), estimator=estimator_of(config), seed=config.seed)
 
@@ -86,7 +86,7 @@ class Discriminator(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(config.seed)
         self.normaliser = Normaliser(size)
-        # ReLU does not saturate: far from the data the reward still has a slope that leads back.
+        # ReLU does not saturate: far from the data the reward still has a slope towards it.
         self.reward = tower((size + width, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
         self.shaping = None
         if config.kind == "airl":
@@ -131,8 +131,8 @@ class Discriminator(nn.Module):
 class Adversary:
     """A discriminator and its training data.
 
-    ``network``: the policy, for log-probabilities of the expert's actions. Raises ``RunError``: episodes ended early,
-    and that is not allowed.
+    ``network``: the policy, for log-probabilities of the expert's actions. Raises ``RunError``: demonstrations end
+    early, and ``allow_variable_horizon`` is false.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Adversary:
         self._network, self._distribution, self._recorded = network, distribution, recorded
         self._config, self._device = config, device
         check_horizon("demonstrations", recorded.terminated, config)
-        sample = recorded.observations[:: -(-len(recorded.observations) // _MEASURED)]
+        sample = recorded.observations[:: -(-len(recorded.observations) // _NORMALISER_ROWS)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(sample.shape[1], width, config).to(device)
         std = np.maximum(sample.std(axis=0, dtype=np.float64), 1e-4)
@@ -171,16 +171,16 @@ class Adversary:
         self._rng.bit_generator.state = state["rng"]
 
     def check(self, paths: list[Paths]) -> None:
-        """Raise :class:`RunError` where an episode of ``paths`` ended early, and that is not allowed."""
+        """Raise :class:`RunError` if an episode of ``paths`` ended early and ``allow_variable_horizon`` is false."""
         for path in paths:
             check_horizon("the policy's episodes", path.terminated, self._config)
 
     def learn(self, batch: Batch, paths: list[Paths]) -> tuple[list[Paths], dict[str, float]]:
-        """Train the discriminator on a batch, then reward the batch.
+        """Train the discriminator on a batch, then compute the rewards of the batch.
 
         Args:
-            batch: of the current policy.
-            paths: of the rows of the batch, in order.
+            batch: steps of the current policy.
+            paths: paths of the batch's rows, in order.
 
         Returns:
             Paths with the learned rewards; loss and accuracy of the last gradient step, and the mean reward.
@@ -192,21 +192,21 @@ class Adversary:
             chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count)).to(self._device)
             return Steps._make(column[chosen] for column in policy_steps)
 
-        metrics = self._tell_apart(sample)
+        metrics = self._train_discriminator(sample)
         with torch.no_grad():
             rewards = self.discriminator.rewards(policy_steps).cpu().numpy()
         metrics["learnt_reward"] = float(rewards.mean())
         result, first = [], 0
         for path in paths:
-            behind = first + int(path.active.sum())
-            paid = np.zeros_like(path.rewards)
-            paid[path.active] = rewards[first:behind]
-            result.append(path._replace(rewards=paid))
-            first = behind
+            end = first + int(path.active.sum())
+            step_rewards = np.zeros_like(path.rewards)
+            step_rewards[path.active] = rewards[first:end]
+            result.append(path._replace(rewards=step_rewards))
+            first = end
         return result, metrics
 
-    def _tell_apart(self, sample: Callable[[int], Steps]) -> dict[str, float]:
-        """Take gradient steps between recorded rows and as many of ``sample``; statistics of the last one."""
+    def _train_discriminator(self, sample: Callable[[int], Steps]) -> dict[str, float]:
+        """Take gradient steps on recorded rows and as many of ``sample``; return statistics of the last step."""
         metrics: dict[str, float] = {}
         count = self._config.minibatch_size
         for _ in range(self._config.steps):
@@ -230,11 +230,11 @@ class Adversary:
     def _policy_steps(self, batch: Batch, paths: list[Paths]) -> Steps:
         next_obs, ended, first = [], [], 0
         for path in paths:
-            behind = first + int(path.active.sum())
-            _, after = path.with_next(batch.obs[first:behind], path.final_obs, path.last_obs)
+            end = first + int(path.active.sum())
+            _, after = path.with_next(batch.obs[first:end], path.final_obs, path.last_obs)
             next_obs.append(after[path.active])
             ended.append(path.terminated[path.active])
-            first = behind
+            first = end
         # Only bounded actions can be compared with an expert's.
         taken = self._distribution.bounded(batch.actions)
         return self._steps(batch.obs, taken, np.concatenate(next_obs), np.concatenate(ended))
@@ -249,27 +249,27 @@ class Adversary:
         return self._steps(data.observations[rows], data.actions[rows], next_obs, data.terminated[rows])
 
     def _steps(self, obs: Array, actions: Array, next_obs: Array, ended: Array) -> Steps:
-        """Return steps with actions (B, C) or (B, A) as environments get them, and their likelihoods for AIRL."""
+        """Return steps with actions (B, C) or (B, A) as passed to environments; for AIRL with log-probabilities."""
         logp = np.zeros(len(obs), np.float32)
         if self._config.kind == "airl":
             taken = torch.as_tensor(actions.astype(self._distribution.dtype), device=self._device)
             with torch.no_grad():
                 outputs = self._network.logits(torch.as_tensor(obs, device=self._device))
-                # Not the density of a draw: at a bound, this is the probability of all draws beyond it.
+                # Not the density of a sample: at a bound, this is the probability of all samples beyond it.
                 logp = -self._distribution.cloning_loss(outputs, taken).cpu().numpy()
         columns = obs, encoded(self._distribution, actions), next_obs, ended, logp
         return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)
 
 
 def check_horizon(source: str, terminated: Array, config: AdversarialConfig, error: type[Exception] = RunError) -> None:
-    """Raise ``error`` where an episode ends early: its length alone would leak the reward."""
+    """Raise ``error`` if an episode ends early: its length would leak the reward."""
     if terminated.any() and not config.allow_variable_horizon:
         wanted = f"episodes of one length, or {SWITCH}=true: an early end leaks the reward to the policy"
         raise error(expected(f"train.adversarial: {source}", wanted, f"{int(terminated.sum())} that ended early"))
 
 
 class AdversarialUpdate(Update):
-    """An update with learned rewards: before each one, discriminators learn and reward the whole rollout.
+    """An update with learned rewards: before each update, discriminators learn and reward the whole rollout.
 
     Attributes:
         adversaries: by module.
@@ -295,10 +295,10 @@ class AdversarialUpdate(Update):
     def of(
         cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Mapping[str, Any], **options: Any
     ) -> AdversarialUpdate:
-        """Return that of a run, which reads what was recorded."""
-        own, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
+        """Return the update of a run; reads the recorded play."""
+        settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
         options |= {"scale_values": config.model.scale_values}
-        return cls(own, data, networks, action_spaces, update_config(config), **options)
+        return cls(settings, data, networks, action_spaces, update_config(config), **options)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
@@ -316,11 +316,11 @@ class AdversarialUpdate(Update):
         return metrics
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the next update, discriminators included."""
+        """Return the state for the next update, discriminators included."""
         return {**super().get_state(), "adversaries": {name: one.get_state() for name, one in self.adversaries.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         super().set_state(state)
-        for name, one in self.adversaries.items():
-            one.set_state(state["adversaries"][name])
+        for name, adversary in self.adversaries.items():
+            adversary.set_state(state["adversaries"][name])

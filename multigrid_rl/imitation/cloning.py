@@ -25,10 +25,10 @@ from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
 
 Array = NDArray[Any]
-#: Held-out rows behind one value of the loss, at most; rows of one forward pass.
+#: Largest number of held-out rows for one value of the loss; rows of one forward pass.
 HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
-#: Steps of one rollout of a play-out, and of the whole play-out at most.
-_STEPS, _MOST_STEPS = 32, 20_000
+#: Steps of one rollout of a play-out; most steps of a play-out.
+_STEPS, _MAX_STEPS = 32, 20_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CloningConfig:
 
     data: str | None
     held_out: float
-    env_steps: int  # of the budget, for one call of ``learn``
+    env_steps: int  # steps of the budget for one call of ``learn``
     batch_size: int  # rows of one call of ``learn``
     minibatch_size: int
     play_every: int  # steps of the budget between two measures of the held-out loss
@@ -49,7 +49,7 @@ class CloningConfig:
 
     @classmethod
     def of(cls, config: RunConfig, passes: int = 1) -> "CloningConfig":
-        """Return those of a run, whose iterations pass over their steps so often."""
+        """Return the settings of a run; each iteration passes over its steps ``passes`` times."""
         train: Any = config.train
         return cls(
             data=config.data,
@@ -67,14 +67,14 @@ class CloningConfig:
 
 
 class Cloning:
-    """Learns from recorded steps: the same ones for every network, with one AdamW each.
+    """Learns from recorded steps: the same steps for every network, with one AdamW each.
 
     Normalisers are computed once, before the first step, over all training rows. The rows of a step depend only on the
-    number of rows before it, so resuming needs no other state. ``networks``: by module.
+    number of earlier rows, so resuming needs no other state. ``networks``: by module.
 
     Attributes:
         optimizers: by module.
-        passes: the order of the training rows.
+        passes: reader of the training rows in shuffled order.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Cloning:
                 net.normaliser.set_statistics(moments.mean, moments.std)
 
     def schedule(self, env_steps: int) -> None:
-        """Set learning rates for ``env_steps`` recorded steps."""
+        """Set the learning rates after ``env_steps`` recorded steps."""
         self._lr = self.config.lr.at(env_steps)
         for (optimizer,) in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = self._lr
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside weights and optimisers: empty."""
+        """Return the state without weights and optimisers: empty."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -130,20 +130,20 @@ class Cloning:
 
     def learn(
         self,
-        batches: Mapping[str, Batch],  # noqa: ARG002 - what was recorded, only, is learned from
+        batches: Mapping[str, Batch],  # noqa: ARG002 - only recorded steps are learned from
         env_steps: int,
         paths: Mapping[str, list[Paths]] | None = None,  # noqa: ARG002
     ) -> dict[str, dict[str, float]]:
         """Learn from the next ``batch_size`` rows.
 
-        ``env_steps``: steps of the budget afterwards, for the schedules.
+        ``env_steps``: steps of the budget after this call, for the schedules.
 
         Returns:
-            Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch; every
-            ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds spent, by part.
+            Statistics of each module: ``cloning_loss``, the mean over the rows; others of the last minibatch; every
+            ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds by part.
         """
         metrics: dict[str, dict[str, float]] = {}
-        position, often = env_steps - self.config.env_steps, self.config.play_every
+        position, every = env_steps - self.config.env_steps, self.config.play_every
         self.clock.begin()
         for name, flat in self._flat.items():
             rows = self._rows(name, position)
@@ -168,7 +168,7 @@ class Cloning:
                 "gradient_steps": float(steps),
             }
         self.schedule(env_steps)
-        if env_steps // often > position // often:
+        if env_steps // every > position // every:
             for name, held_out in self.held_out_losses().items():
                 metrics[name]["held_out_loss"] = held_out
         return {**metrics, SECONDS: {"loss": 0.0, **self.clock.drain()}}
@@ -187,10 +187,10 @@ class Cloning:
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
         distribution = self._distributions[name]
         wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
-        return (distribution.cloning_loss if self.config.censored else distribution.plain_loss)(outputs, wanted)
+        return (distribution.cloning_loss if self.config.censored else distribution.uncensored_loss)(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
-        """Return the mean loss on held-out steps, by module; empty if there are none."""
+        """Return the mean loss on held-out steps, by module; empty if no steps are held out."""
         rows = self.passes.held_out(HELD_OUT_ROWS)
         if rows is None:
             return {}
@@ -215,24 +215,24 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     seed: int,
     bound: Bound | None,
 ) -> tuple[EpisodeTable, dict[str, float]]:
-    """Play whole fresh episodes, equally many in each environment, to avoid a bias towards short ones.
+    """Play fresh episodes to their end, equally many in each environment, to avoid a bias towards short ones.
 
     Args:
-        episodes: how many; fewer where some do not end.
-        num_envs: parallel environments, at most.
+        episodes: number of episodes; fewer are returned if some do not end.
+        num_envs: largest number of parallel environments.
         first: number of the first environment.
-        seed: of action sampling.
-        bound: how a Gaussian's draws become actions.
+        seed: seed of action sampling.
+        bound: how samples of a Gaussian become bounded actions.
 
     Returns:
-        Episodes, and by module the mean entropy over the visited states, except for heads without probabilities.
+        Episodes, and the mean entropy over the visited states by module, except for heads without probabilities.
     """
     count = min(num_envs, episodes)
     specs, env = factory.specs, factory.build(count, first)
     collector = Collector(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
     quota, tables = Quota(episodes, count), []
     entropies: dict[str, list[float]] = {module: [] for module in specs.modules}
-    for _ in range(_MOST_STEPS // _STEPS):
+    for _ in range(_MAX_STEPS // _STEPS):
         rollouts = collector.collect()
         for agent in specs.agents:
             rollout = rollouts[agent.name]
@@ -257,17 +257,17 @@ class LabelledPairs(NamedTuple):
 class ShuffledReader:
     """Endless passes over recorded steps, in an order that depends only on seed and position.
 
-    A pass visits stretches of neighbouring rows in random order, and the rows of many stretches are shuffled together.
-    So the position is enough to resume, and the disk is read in large pieces. Small data is shuffled as a whole.
+    A pass visits stretches of neighbouring rows in random order; the rows of many stretches are shuffled together.
+    So the position is enough to resume, and the disk is read in large pieces. Small data is shuffled at once.
 
     Args:
         held_out: share of the episodes excluded from training.
-        seed: of the order and of the held-out episodes.
+        seed: seed of the order and of the choice of held-out episodes.
     """
 
-    #: Rows of a stretch, and rows that are shuffled together.
+    #: Rows of a stretch; rows that are shuffled together.
     CHUNK_ROWS, SHUFFLE_BUFFER_ROWS = 1024, 1 << 18
-    #: With fewer episodes than this, stretches are held out instead.
+    #: With fewer episodes, stretches are held out instead of episodes.
     MIN_EPISODES = 20
 
     def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
@@ -278,48 +278,48 @@ class ShuffledReader:
         )
         bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
         order = np.random.default_rng((seed, 1)).permutation(len(bounds))
-        out = int(np.ceil(held_out * len(bounds)))
-        self._out, kept = bounds[np.sort(order[:out])], bounds[np.sort(order[out:])]
-        if not len(kept):
+        count = int(np.ceil(held_out * len(bounds)))
+        self._held_out, training = bounds[np.sort(order[:count])], bounds[np.sort(order[count:])]
+        if not len(training):
             raise ConfigError(
                 expected("train.cloning.held_out", f"a share that leaves some of {len(bounds)}", held_out)
             )
-        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in _merged(kept)])
+        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in _joined(training)])
         self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
-        self._at: tuple[int, int] | None = None
+        self._group: tuple[int, int] | None = None
 
     def take(self, position: int, count: int) -> LabelledPairs:
-        """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
+        """Return observations and actions of ``count`` rows, beginning at ``position`` of the endless order."""
         parts: list[LabelledPairs] = []
         while count:
-            first, obs, actions = self._around(position)
+            first, obs, actions = self._group_at(position)
             part = slice(position - first, position - first + count)
             parts.append(LabelledPairs(obs[part], actions[part]))
             position, count = position + len(parts[-1].obs), count - len(parts[-1].obs)
         return parts[0] if len(parts) == 1 else LabelledPairs._make(map(np.concatenate, zip(*parts, strict=True)))
 
-    def _around(self, position: int) -> tuple[int, Array, Array]:
-        """Return the position of the first row shuffled together with ``position``, and those rows."""
-        which, inside = divmod(position, self.rows)
-        order = np.random.default_rng((self._seed, 2, which)).permutation(len(self._stretches))
-        behind = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
+    def _group_at(self, position: int) -> tuple[int, Array, Array]:
+        """Return the rows that are shuffled together with ``position``, after the position of their first."""
+        pass_number, inside = divmod(position, self.rows)
+        order = np.random.default_rng((self._seed, 2, pass_number)).permutation(len(self._stretches))
+        ends = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
         # Groups end with the first stretch that fills them.
-        marks = np.searchsorted(behind, np.arange(self.SHUFFLE_BUFFER_ROWS, self.rows, self.SHUFFLE_BUFFER_ROWS)) + 1
+        marks = np.searchsorted(ends, np.arange(self.SHUFFLE_BUFFER_ROWS, self.rows, self.SHUFFLE_BUFFER_ROWS)) + 1
         edges = np.unique([0, *marks[marks < len(order)], len(order)])
-        starts = np.concatenate([[0], behind])[edges]
+        starts = np.concatenate([[0], ends])[edges]
         group = int(np.searchsorted(starts, inside, side="right")) - 1
-        if self._at != (which, group):
+        if self._group != (pass_number, group):
             rows = np.concatenate([np.arange(*self._stretches[k]) for k in order[edges[group] : edges[group + 1]]])
-            np.random.default_rng((self._seed, 3, which, group)).shuffle(rows)
+            np.random.default_rng((self._seed, 3, pass_number, group)).shuffle(rows)
             self._rows = (self.data.observations[rows], self.data.actions[rows])
-            self._at = (which, group)
-        return which * self.rows + int(starts[group]), *self._rows
+            self._group = (pass_number, group)
+        return pass_number * self.rows + int(starts[group]), *self._rows
 
     def held_out(self, most: int) -> LabelledPairs | None:
-        """Return observations and actions of at most ``most`` held-out rows; ``None`` if there are none."""
-        if not len(self._out):
+        """Return observations and actions of at most ``most`` held-out rows; ``None`` if no rows are held out."""
+        if not len(self._held_out):
             return None
-        rows = np.concatenate([np.arange(low, high) for low, high in self._out])
+        rows = np.concatenate([np.arange(low, high) for low, high in self._held_out])
         rows = rows[:: -(-len(rows) // most)]
         return LabelledPairs(self.data.observations[rows], self.data.actions[rows])
 
@@ -340,7 +340,7 @@ def _pieces(low: int, high: int, length: int) -> Array:
     return np.stack([np.concatenate([[low], ends[:-1]]), ends], axis=1)
 
 
-def _merged(bounds: Array) -> Array:
+def _joined(bounds: Array) -> Array:
     """Return ``bounds`` (E, 2) with neighbours joined: many short episodes become few stretches."""
-    apart = bounds[1:, 0] != bounds[:-1, 1]
-    return np.stack([bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]], axis=1)
+    gaps = bounds[1:, 0] != bounds[:-1, 1]
+    return np.stack([bounds[np.append(True, gaps), 0], bounds[np.append(gaps, True), 1]], axis=1)

@@ -1,9 +1,9 @@
-"""Adversarial imitation from kept steps: soft actor-critic whose rewards a discriminator pays.
+"""Off-policy adversarial imitation: soft actor-critic with rewards from a discriminator.
 
-Discriminator-actor-critic (Kostrikov et al. 2019, https://arxiv.org/abs/1809.02925) is GAIL whose policy and
-discriminator learn from all that was played, where GAIL by PPO forgets each batch. Rewards are not kept: each gradient
-step is paid what the discriminator says by then. With ``kind=airl`` the discriminator is that of adversarial inverse
-reinforcement learning (Fu et al. 2018, https://arxiv.org/abs/1710.11248), without shaping: see :class:`KeptAirl`.
+Discriminator-actor-critic (Kostrikov et al. 2019, https://arxiv.org/abs/1809.02925) is GAIL with a replay buffer for
+policy and discriminator; GAIL by PPO uses each batch once. Rewards are not stored: each gradient step gets those of the
+current discriminator. With ``kind=airl`` the discriminator is the one of adversarial inverse reinforcement learning
+(Fu et al. 2018, https://arxiv.org/abs/1710.11248), without shaping: see :class:`ReplayAirl`.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.models.distributions import HALF_LOG_2PI
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 
-#: Standard deviation of the noise on what AIRL's discriminator sees of actions, whose bounds are -1 and 1.
+#: Standard deviation of the noise on actions, scaled to -1 to 1, that AIRL's discriminator reads.
 NOISE = 0.5
 
 
-class KeptAdversary(Adversary):
-    """A discriminator that tells recorded steps from kept ones; see :class:`Adversary`."""
+class ReplayAdversary(Adversary):
+    """A discriminator between recorded steps and those of a replay buffer; see :class:`Adversary`."""
 
-    def learn_kept(self, replay: ReplayBuffer) -> dict[str, float]:
-        """Learn to tell recorded steps from random kept ones; loss and accuracy of the last gradient step."""
+    def learn_from_replay(self, replay: ReplayBuffer) -> dict[str, float]:
+        """Train on recorded and on random replayed steps; return loss and accuracy of the last gradient step."""
 
         def sample(count: int) -> Steps:
             rows = replay.rows[torch.from_numpy(self._rng.integers(replay.count, size=count))].to(self._device)
-            obs, actions, _, live, after = replay.columns(rows)
-            return self._seen(Steps(obs, actions, after, 1 - live, torch.zeros_like(live)))
+            obs, actions, _, continues, after = replay.columns(rows)
+            return self._preprocess(Steps(obs, actions, after, 1 - continues, torch.zeros_like(continues)))
 
-        return self._tell_apart(sample)
+        return self._train_discriminator(sample)
 
     def _expert_steps(self, rows: Any) -> Steps:
-        return self._seen(super()._expert_steps(rows))
+        return self._preprocess(super()._expert_steps(rows))
 
-    def _seen(self, steps: Steps) -> Steps:
+    def _preprocess(self, steps: Steps) -> Steps:
         return steps
 
-    def pays(self, obs: Tensor, actions: Tensor) -> Tensor:
+    def reward_of(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return rewards (B,) for observations (B, D) and scaled actions (B, A)."""
-        none = torch.zeros_like(obs[:, 0])
-        return self.discriminator.rewards(self._seen(Steps(obs, actions, obs, none, none)))
+        zeros = torch.zeros_like(obs[:, 0])
+        return self.discriminator.rewards(self._preprocess(Steps(obs, actions, obs, zeros, zeros)))
 
 
-class KeptAirl(KeptAdversary):
+class ReplayAirl(ReplayAdversary):
     """A discriminator of the form ``logit D = g(s, a) / temperature - log pi(a|s)``; see :class:`Adversary`.
 
-    A policy that has little noise left is known by ``log pi`` alone, and then ``g`` learns nothing. So all actions that
-    the discriminator sees, and pays, are noisy (instance noise: Sonderby et al. 2017, https://arxiv.org/abs/1610.04490),
-    ``pi`` is the density of noisy actions, and half of it is a wide Gaussian, as kept steps are of wider policies, too
-    (a mixture for the same reason: Finn et al. 2016, https://arxiv.org/abs/1603.00448).
+    If the policy is nearly deterministic, ``log pi`` alone separates the steps and ``g`` learns nothing. So the
+    discriminator reads noisy actions (instance noise: Sonderby et al. 2017, https://arxiv.org/abs/1610.04490), and
+    ``pi`` is the density of noisy actions, mixed half and half with a wide Gaussian, as replayed steps come from wider
+    policies (Finn et al. 2016 mix for the same reason: https://arxiv.org/abs/1603.00448).
     """
 
     def __init__(
         self, network: Any, head: Any, recorded: Demonstrations, config: AdversarialConfig, *arguments: Any
     ) -> None:
-        # Shaping could tell states apart in place of g, and nothing holds its slope.
+        # Without shaping, which could separate states instead of g, and whose slope has no bound.
         super().__init__(network, head, recorded, replace(config, kind="gail"), *arguments)
         self._head = head
 
-    def _seen(self, steps: Steps) -> Steps:
+    def _preprocess(self, steps: Steps) -> Steps:
         noise = torch.from_numpy(self._rng.standard_normal(tuple(steps.actions.shape), np.float32))
         actions = steps.actions + NOISE * noise.to(self._device)
         with torch.no_grad():
@@ -93,33 +93,33 @@ class Dac(Sac):
         self.adversaries = {}
         for name, agent in self.agents.items():
             network = networks[name]
-            kind = KeptAirl if adversarial.kind == "airl" else KeptAdversary
-            one = kind(network, network.head, recorded, adversarial, agent.device)
-            self.adversaries[name], agent.pays = one, one.pays
+            kind = ReplayAirl if adversarial.kind == "airl" else ReplayAdversary
+            adversary = kind(network, network.head, recorded, adversarial, agent.device)
+            self.adversaries[name], agent.reward_of = adversary, adversary.reward_of
 
     @classmethod
     def of(cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, device: torch.device) -> Dac:
-        """Return that of a run, which reads what was recorded."""
-        own, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
-        return cls(own, data, networks, action_spaces, config.train, config.seed, device)
+        """Return the learner of a run; reads the recorded play."""
+        settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
+        return cls(settings, data, networks, action_spaces, config.train, config.seed, device)
 
-    def _kept(self, name: str) -> dict[str, float]:
-        return self.adversaries[name].learn_kept(self.agents[name].replay)
+    def _prepare(self, name: str) -> dict[str, float]:
+        return self.adversaries[name].learn_from_replay(self.agents[name].replay)
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
     ) -> dict[str, dict[str, float]]:
-        """Keep the steps of a batch and learn from what is kept. Raises ``RunError``: an episode ended early."""
+        """Add a batch to the replay buffer and learn from the buffer. Raises ``RunError``: an episode ended early."""
         for name in batches:
             self.adversaries[name].check(paths[name])
         return super().learn(batches, env_steps, paths)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside the policies and their optimisers, discriminators included."""
+        """Return the state without the policies and their optimisers, discriminators included."""
         return {**super().get_state(), "adversaries": {name: one.get_state() for name, one in self.adversaries.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         super().set_state(state)
-        for name, one in self.adversaries.items():
-            one.set_state(state["adversaries"][name])
+        for name, adversary in self.adversaries.items():
+            adversary.set_state(state["adversaries"][name])

@@ -1,7 +1,7 @@
 """DAgger (Ross et al. 2011, https://arxiv.org/abs/1011.0686): an expert labels the states that the learner visits.
 
-A mixture acts: with probability beta the expert's action is taken, else the learner's. Every visited step is labelled
-with the expert's action, and labels are aggregated over all rounds.
+A mixture acts: with probability beta it takes the expert's action, else the learner's. Every visited step gets the
+expert's action as its label, and labels are aggregated over all rounds.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ from multigrid_rl.training.trainers import Metrics, Sampler, Weights
 from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, Policy
 
 Array = NDArray[Any]
-#: First purposes of random streams: the experts' draws, and the mixture. They stand behind the first 16 learners'.
+#: First purposes of random streams, for the experts and for the mixture; they follow those of the first 16 learners.
 _EXPERTS, _MIXTURE, _ROOM = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32, 16
 
 
-class Labelled(NamedTuple):
+class LabelledSteps(NamedTuple):
     """Visited steps with the expert's labels: one row per step or, for a network with memory, per sequence."""
 
     obs: Array  # (R, D) or (R, T, D)
@@ -46,12 +46,12 @@ class Labelled(NamedTuple):
 class LabellingCollector(Collector):
     """A collector in which an expert acts in a share of the steps and labels all of them.
 
-    ``experts``: by agent; other arguments are the collector's.
+    ``experts``: by agent; other arguments as for ``Collector``.
 
     Attributes:
         beta: probability that a step's action is the expert's.
-        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent. Where agents decide now and
-            then they stand where others have what was drawn, and move along with their rows.
+        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent. If agents do not decide in
+            every step, this is the rollout's array of actions, so that labels move with their rows.
     """
 
     def __init__(self, *arguments: Any, experts: Mapping[str, Policy], **options: Any) -> None:
@@ -66,11 +66,11 @@ class LabellingCollector(Collector):
         self._experts, self._mixture = {}, {}
         room = _ROOM if len(self.agents) <= _ROOM else 0
         for k, (name, agent) in enumerate(self.agents.items()):
-            own, mixed = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
-            self._experts[name], self._mixture[name] = seat_for_agent(agent, experts[name], self.env, own), mixed
+            expert, mixture = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
+            self._experts[name], self._mixture[name] = seat_for_agent(agent, experts[name], self.env, expert), mixture
 
     def _play_whole(self) -> None:
-        """Play step by step: an expert is asked in each."""
+        """Do nothing: games are played step by step, since the expert labels each step."""
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
         action = super()._act(name, t, obs)
@@ -86,12 +86,12 @@ class LabellingCollector(Collector):
             expert.restart(step.done)
 
     def labelled(self) -> dict[str, Batch]:
-        """Return the steps of the last rollout with the experts' actions, by agent, copied; no values."""
+        """Return copies of the last rollout's steps with the experts' actions, by agent; values are empty."""
         result = {}
-        for name, r in self.rollouts.items():
-            obs, labels, mask, memory, starts = r.rows((r.obs, self.labels[name], r.mask))
-            none = np.empty((len(obs), 0), np.float32)
-            result[name] = Batch(obs, labels, mask, *(none,) * 5, memory, starts)
+        for name, rollout in self.rollouts.items():
+            obs, labels, mask, memory, starts = rollout.rows((rollout.obs, self.labels[name], rollout.mask))
+            empty = np.empty((len(obs), 0), np.float32)
+            result[name] = Batch(obs, labels, mask, *(empty,) * 5, memory, starts)
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -107,33 +107,33 @@ class LabellingCollector(Collector):
         streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
         for name, memory in memories.items():
             self._experts[name].memory = memory
-        for stream, kept in zip(streams, numbers, strict=True):
-            stream.state[:] = kept
+        for stream, saved in zip(streams, numbers, strict=True):
+            stream.state[:] = saved
 
 
 class Dagger(Cloning):
-    """Learns from all steps labelled so far, each network from its own; rows are drawn again in each round.
+    """Learns from all labelled steps so far, each network from those of its module; every round draws new rows.
 
     Arguments as in :class:`~multigrid_rl.imitation.cloning.Cloning`.
     """
 
     def _open(self) -> None:
-        self.known: dict[str, Labelled] = {}
+        self.known: dict[str, LabelledSteps] = {}
         self._moments: dict[str, Moments] = {}
         if self.config.data is not None:
             data = read_demonstrations(Path(self.config.data))
-            none = np.empty((data.card.rows, 0), np.float32)
-            active, starts = np.ones(data.card.rows, np.bool_), none.astype(np.bool_)
+            empty = np.empty((data.card.rows, 0), np.float32)
+            active, starts = np.ones(data.card.rows, np.bool_), empty.astype(np.bool_)
             for name, distribution in self._distributions.items():
                 actions = data.actions.astype(distribution.dtype)
-                self.add({name: Labelled(data.observations, actions, active, none, starts)})
+                self.add({name: LabelledSteps(data.observations, actions, active, empty, starts)})
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
     ) -> dict[str, dict[str, float]]:
-        """Add what was labelled, then learn from all labels; see ``Cloning.learn``."""
+        """Add labelled steps, then learn from all labels; see ``Cloning.learn``."""
         labels = self.add(
-            {name: Labelled(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
+            {name: LabelledSteps(b.obs, b.actions, b.active, b.memory, b.starts) for name, b in batches.items()}
         )
         if self._networks.keys() - self.known.keys():
             return {}  # the first decision of one of them is not over yet
@@ -143,7 +143,7 @@ class Dagger(Cloning):
         return metrics
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
-        """Begin with ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
+        """Load initial ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
         super().begin_with(weights, rows)
         for name in weights:
             normaliser = getattr(self._networks[name], "normaliser", None)
@@ -151,11 +151,11 @@ class Dagger(Cloning):
                 self._moments[name] = Moments(len(normaliser.mean))
                 self._moments[name].take(normaliser, rows)
 
-    def add(self, labelled: Mapping[str, Labelled]) -> int:
+    def add(self, labelled: Mapping[str, LabelledSteps]) -> int:
         """Add labelled steps, by module, and update the normalisers; returns the number of steps."""
         for name, rows in labelled.items():
             parts = [self.known[name], rows] if name in self.known else [rows]
-            self.known[name] = Labelled._make(map(np.concatenate, zip(*parts, strict=True)))
+            self.known[name] = LabelledSteps._make(map(np.concatenate, zip(*parts, strict=True)))
             normaliser = getattr(self._networks[name], "normaliser", None)
             if isinstance(normaliser, Normaliser):
                 moments = self._moments.setdefault(name, Moments(len(normaliser.mean)))
@@ -164,13 +164,13 @@ class Dagger(Cloning):
         return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside weights and optimisers: all labelled steps."""
+        """Return the state without weights and optimisers: all labelled steps."""
         all_moments = {name: dict(vars(moments)) for name, moments in self._moments.items()}
         return {"known": {name: tuple(rows) for name, rows in self.known.items()}, "seen": all_moments}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
-        self.known = {name: Labelled(*columns) for name, columns in state["known"].items()}
+        self.known = {name: LabelledSteps(*columns) for name, columns in state["known"].items()}
         for name, values in state["seen"].items():
             self._moments[name] = Moments(len(values["mean"]))
             vars(self._moments[name]).update(values)
@@ -179,15 +179,15 @@ class Dagger(Cloning):
         """Return an empty mapping: no step is held out."""
         return {}
 
-    def _rows(self, name: str, position: int) -> Labelled:
+    def _rows(self, name: str, position: int) -> LabelledSteps:
         known = self.known[name]
         steps = known.starts.shape[1] or 1
         rng = np.random.default_rng((self.config.seed, 4, position))
         chosen = rng.integers(0, len(known.obs), -(-self.config.batch_size // steps))
-        return Labelled._make(column[chosen] for column in known)
+        return LabelledSteps._make(column[chosen] for column in known)
 
     def losses(self, name: str, rows: Any) -> Tensor:
-        """Return the cloning loss of each step that counts."""
+        """Return the cloning loss of each active step."""
         net = self._networks[name]
         if not net.state_size:
             return super().losses(name, rows)
@@ -198,7 +198,7 @@ class Dagger(Cloning):
 
 
 class PlayOuts(Sampler):
-    """Samples nothing: the learner has its steps. After every ``play_every`` of them fresh episodes are played."""
+    """Samples no steps, since they are recorded; plays fresh episodes after every ``play_every`` recorded steps."""
 
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         assert isinstance(config.train, CloningTrain)
@@ -207,7 +207,7 @@ class PlayOuts(Sampler):
         self.env_steps = self.policy_updates = 0
 
     def sample(self) -> list[Experience]:
-        """Return an experience without steps of its own, which counts as a batch of the budget."""
+        """Return an experience without steps, which counts as one batch of the budget."""
         return [Experience({}, {}, None, self._batch, {}, {})]
 
     def set_weights(self, weights: Weights) -> None:
@@ -217,7 +217,7 @@ class PlayOuts(Sampler):
             self._networks[name].load_state_dict(named)
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
-        """Play fresh episodes, if it is time; the entropy over the visited states by module."""
+        """Play fresh episodes every ``play_every`` steps; also return the entropy over visited states by module."""
         before = self.env_steps
         self.env_steps += sum(part.env_steps for part in experience)
         self.policy_updates += 1
@@ -227,7 +227,7 @@ class PlayOuts(Sampler):
         return episodes, {f"entropy/{module}": value for module, value in entropies.items()}
 
     def last_episodes(self) -> EpisodeTable:
-        """Return a play-out of its own, which changes no state."""
+        """Return the episodes of an extra play-out, which changes no state."""
         return self._play_out()[0]
 
     def _play_out(self) -> tuple[EpisodeTable, Metrics]:
@@ -249,7 +249,7 @@ class PlayOuts(Sampler):
 
 
 class Labelling(PlayOuts):
-    """Plays a batch with a mixture of the learner and an expert, who labels every step. Arguments as above."""
+    """Plays batches with a mixture of the learner and an expert, which labels every step. Arguments as above."""
 
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         super().__init__(config, stage, networks)
@@ -273,16 +273,16 @@ class Labelling(PlayOuts):
         """Play a batch; returns it with the expert's actions."""
         self._collector.beta = self._dagger.beta(self.policy_updates)
         self._collector.collect()
-        self._collector.env.drain_episodes()  # partly the expert's, so no measure of the learner
+        self._collector.env.drain_episodes()  # dropped: the expert played a part of them
         return [Experience(self._collector.labelled(), {}, None, self._batch, {}, {})]
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
-        """Play fresh episodes of the learner alone, if it is time; the expert's share of this round, too."""
-        episodes, told = super().finished(experience)
-        return episodes, {**told, "dagger/beta": self._collector.beta}
+        """Play fresh episodes of the learner alone, as above; also return the expert's share of this round."""
+        episodes, metrics = super().finished(experience)
+        return episodes, {**metrics, "dagger/beta": self._collector.beta}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the games that the expert labels, and the experts' sha256."""
+        """Return the state of the labelled games, and the experts' sha256."""
         return {"games": {0: self._collector.get_state()}, "experts": self._experts}
 
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:

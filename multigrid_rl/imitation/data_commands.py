@@ -25,8 +25,8 @@ def record(
     from multigrid_rl.imitation.recording import record_play
 
     one_thread()
-    how = {"greedy": mode == "argmax", "checkpoint": checkpoint}
-    typer.echo(record_play(who, overrides or [], output, steps, seed, **how))
+    options = {"greedy": mode == "argmax", "checkpoint": checkpoint}
+    typer.echo(record_play(who, overrides or [], output, steps, seed, **options))
 
 
 def data(

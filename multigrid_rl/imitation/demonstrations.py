@@ -1,7 +1,7 @@
 """Recorded play on disk: columns in ``data.safetensors``, metadata in ``card.json``. No pickle.
 
-A row is one step of one agent; rows of an episode stand together, in order. Columns are mapped into memory when they
-are read, so data may be larger than memory.
+A row is one step of one agent; the rows of an episode are contiguous and in order. Columns are memory-mapped, so data
+may be larger than memory.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ from multigrid_rl.types import MAX_RECORDED, AgentSpec
 Array = NDArray[Any]
 DATA_FILE, CARD_FILE = "data.safetensors", "card.json"
 _MAX_CARD_BYTES = 1_000_000
-#: Rows per check, and bytes per hash update.
-_AT_ONCE = 1 << 16
-_CHUNK = 1 << 22
+#: Rows per check of numbers; bytes per read for hashes and copies.
+_ROWS_PER_CHECK = 1 << 16
+_CHUNK_BYTES = 1 << 22
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "U8": np.dtype("u1"),
@@ -48,7 +48,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class EpisodeReturns(Strict):
-    """Returns of the whole episodes."""
+    """Returns of complete episodes."""
 
     episodes: int = Field(ge=1)
     mean: float
@@ -62,7 +62,7 @@ class DataCard(Strict):
 
     format: int = Field(default=1, ge=1, le=1)
     who: Text
-    #: Of the player's weights; ``None`` for scripted players and for imported data.
+    #: Hash of the player's weights; ``None`` for scripted players and for imported data.
     who_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     scenario: Text
     env: EnvSignature | None = None
@@ -75,7 +75,7 @@ class DataCard(Strict):
     #: Whether episode boundaries are known; else ``episodes`` is 1.
     bounds: bool = True
     returns: EpisodeReturns | None = None
-    #: What an imported file says of the returns behind it: ``mean`` and ``std``.
+    #: ``mean`` and ``std`` of returns as an imported file states them.
     told: dict[str, float] = Field(default_factory=dict)
     bytes: int = Field(ge=1)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -92,19 +92,19 @@ class DataCard(Strict):
         """Describe the data in one line."""
         line = f"{self.rows:,} steps of {self.who} in {self.env.env_id if self.env else self.scenario}"
         if self.returns is None:
-            told = f"{self.told['mean']:,.2f} +- {self.told.get('std', 0):,.2f}, it says" if "mean" in self.told else ""
-            return f"{line}, returns {told or 'unknown'}"
+            text = f"{self.told['mean']:,.2f} +- {self.told.get('std', 0):,.2f}, it says" if "mean" in self.told else ""
+            return f"{line}, returns {text or 'unknown'}"
         stats = self.returns
         return f"{line}, {stats.episodes:,} whole episodes of return {stats.mean:,.2f} +- {stats.std:,.2f}"
 
 
 class Episode(NamedTuple):
-    """``L`` steps of one agent, one after the other."""
+    """``L`` consecutive steps of one agent."""
 
     observations: Array  # (L, D) float32 or uint8
     actions: Array  # (L, C) uint8 or (L, A) float32, as passed to the environment
     rewards: Array  # (L,) canonical
-    terminated: bool  # ended with the last step; neither flag: the recording stopped
+    terminated: bool  # ended with the last step; if both flags are false, the recording stopped
     truncated: bool
     final_observation: Array  # (D,) after the last step
     seed: tuple[int, int, int]  # of the environments, number of the environment, number of the episode in it
@@ -154,13 +154,13 @@ def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -> DataCard:
-    """Write ``episodes``, as they come, into a new ``folder``, and a card with ``facts``; holds one episode in memory.
+    """Write ``episodes`` into a new ``folder`` with a card of ``facts``; one episode at a time is in memory.
 
     Raises ``FileExistsError``: the folder exists; ``OSError``: it cannot be written; ``ValueError``: there are no
-    episodes, or the facts do not fit them.
+    episodes, or they do not fit the facts.
     """
     folder.mkdir(parents=True)
-    # Counts are known at the end: the card is built twice, first for the columns' types, then for their shapes.
+    # Counts are known only at the end: a draft card gives the columns' types, the final card their shapes.
     draft = DataCard(**facts, rows=1, episodes=1, bytes=1, sha256="0" * 64)
     kinds = {name: (_DTYPES[dtype], shape[1:]) for name, (dtype, shape) in _columns_of(draft).items()}
     rows, count, returns = 0, 0, []
@@ -207,29 +207,29 @@ def _returns(returns: list[float]) -> EpisodeReturns | None:
 def _assemble(
     file: Path, columns: dict[str, tuple[str, tuple[int, ...]]], parts: Mapping[str, IO[bytes]]
 ) -> tuple[int, str]:
-    """Put the columns one after the other behind a header of safetensors; returns size and sha256."""
+    """Write a safetensors file of the columns; returns size and sha256."""
     header, first = {}, 0
     for name, (dtype, shape) in columns.items():
-        behind = first + int(np.prod(shape)) * _DTYPES[dtype].itemsize
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, behind]}
-        first = behind
+        end = first + int(np.prod(shape)) * _DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, end]}
+        first = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with file.open("w+b") as whole:
-        whole.write(len(text).to_bytes(8, "little") + text)
+    with file.open("w+b") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
         for name in columns:
             parts[name].seek(0)
-            shutil.copyfileobj(parts[name], whole, _CHUNK)
-        whole.flush()
-        os.fsync(whole.fileno())
-        size = whole.tell()
-        whole.seek(0)
-        return size, _sha256_of(whole)
+            shutil.copyfileobj(parts[name], stream, _CHUNK_BYTES)
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = stream.tell()
+        stream.seek(0)
+        return size, _sha256_of(stream)
 
 
 def _sha256_of(file: IO[bytes]) -> str:
     digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(_CHUNK_BYTES):
         digest.update(chunk)
     return digest.hexdigest()
 
@@ -238,7 +238,7 @@ def _sha256_of(file: IO[bytes]) -> str:
 
 
 def read_data_card(folder: Path) -> DataCard:
-    """Read and check the card alone. Raises ``ConfigError``."""
+    """Read and check only the card. Raises ``ConfigError``."""
     path = folder / CARD_FILE
     if not path.exists():
         got = f"{folder} without {CARD_FILE}" if folder.is_dir() else f"{folder}: no such folder"
@@ -254,18 +254,18 @@ def read_data_card(folder: Path) -> DataCard:
 
 
 def facts(config: RunConfig) -> dict[str, Any]:
-    """Return what a run's provenance says of its recorded play. Raises ``ConfigError``: its card is damaged."""
+    """Return the provenance of a run's recorded play. Raises ``ConfigError``: its card is damaged."""
     card = read_data_card(Path(str(config.data))).model_dump(include={"who", "sha256", "rows", "episodes"})
     return {"folder": config.data, **card}
 
 
 def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any = None) -> Demonstrations:
-    """Map recorded play into memory, after checking size, hash, types, shapes and every number.
+    """Check size, hash, types, shapes and every number of recorded play, and map it into memory.
 
     Args:
-        folder: written by ``data record`` or ``data import``.
+        folder: folder that ``data record`` or ``data import`` wrote.
         agent: the learner, whose spaces must fit; ``None``: not checked.
-        env: its environment, see ``env_signature``.
+        env: signature of its environment, see ``env_signature``.
 
     Raises ``ConfigError``: damaged, truncated, not finite, or of another environment.
     """
@@ -305,7 +305,7 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
 def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> None:
     of_run, of_data = env and env["env_id"], card.env and card.env.env_id
     if (of_run and task_of(of_run)) != (of_data and task_of(of_data)):
-        names = [one or "the red/blue-door game" for one in (of_run, of_data)]
+        names = [env_id or "the red/blue-door game" for env_id in (of_run, of_data)]
         raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
     wanted = signature(agent, card.observation.view_size)
     needed = DataCard.model_validate({**card.model_dump(), **wanted})
@@ -325,11 +325,11 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
         most["actions"] = acts if isinstance(acts, list) else [acts] * data.card.members
     for name, limits in {"rewards": None, **most}.items():
         column = getattr(data, name)
-        for first in range(0, len(column), _AT_ONCE):
-            part = column[first : first + _AT_ONCE]
-            fine = np.isfinite(part) if limits is None else part < np.array(limits)
-            if not fine.all():
-                place = tuple(np.argwhere(~fine)[0])
+        for first in range(0, len(column), _ROWS_PER_CHECK):
+            part = column[first : first + _ROWS_PER_CHECK]
+            valid = np.isfinite(part) if limits is None else part < np.array(limits)
+            if not valid.all():
+                place = tuple(np.argwhere(~valid)[0])
                 wanted = "finite numbers" if limits is None else f"numbers below {shown(str(limits))}"
                 raise ConfigError(
                     expected(f"data: {path}: column {name}", wanted, f"{part[place]} in row {first + place[0]}")
@@ -337,7 +337,7 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
 
 
 def encoded(distribution: Any, actions: Array) -> Array:
-    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds, if any."""
+    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, bounded numbers scaled to -1 to 1."""
     choices = getattr(distribution, "choices", None)
     if choices is None:
         finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)

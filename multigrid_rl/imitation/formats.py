@@ -14,11 +14,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.cli.app import written_beside
+from multigrid_rl.cli.app import temporary_output
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.evaluation.replays import read_games, replay
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 from multigrid_rl.imitation.demonstrations import DATA_FILE, Demonstrations, Episode, read_demonstrations, write
 from multigrid_rl.players.cards import signature, space_of
 from multigrid_rl.runs.provenance import versions
@@ -29,15 +29,15 @@ Array = NDArray[Any]
 Space: TypeAlias = spaces.Space[Any]
 TORCH, MINARI, GAMES = (".pt", ".pth"), "minari:", ".json"
 SOURCES = "a torch file (.pt, .pth), games (.json) or minari:DATASET_ID"
-#: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
+#: Limits for reading an untrusted torch file: seconds of CPU time, and bytes of memory in addition to three file sizes.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
-#: Numbers so far outside of a bound are rounded ones.
+#: Actions up to this far outside a bound count as rounding errors.
 _ROUNDED = 1e-6
 
 
 def import_play(source: str, output: Path, overrides: list[str], who: str | None) -> Iterator[str]:
-    """Write recorded play of others into a new folder; yields the lines that tell so. Raises ``ConfigError``."""
+    """Import recorded play of another source into a new folder; yields lines to print. Raises ``ConfigError``."""
     config = compose(overrides)
     try:
         agent = env_factory(config).specs.agents[0]
@@ -48,24 +48,24 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     who = who or ("you" if games else "unknown")
     facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
     facts |= signature(agent, None if game is None else game.view_size)
-    bounded = Bounded(agent.action_space)
+    clip_actions = ActionClipper(agent.action_space)
     if games:
         spec = config.scenario.kind.spec if game is not None else None
-        episodes, more = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
+        episodes, extra = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
     else:
-        episodes, more = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
-        episodes = bounded(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
-    with written_beside(output, "folder") as unfinished:
+        episodes, extra = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
+        episodes = clip_actions(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
+    with temporary_output(output, "folder") as temporary_path:
         try:
-            card = write(unfinished, episodes, {**facts, **more})
-            read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
-        except ConfigError as error:  # of what was written, too: the file that it came from has the same rows
-            raise ConfigError(str(error).replace(str(unfinished / DATA_FILE), source)) from error
+            card = write(temporary_path, episodes, {**facts, **extra})
+            read_demonstrations(temporary_path, agent, env)  # check that a run can learn from it
+        except ConfigError as error:  # name the source: it has the same rows as the written file
+            raise ConfigError(str(error).replace(str(temporary_path / DATA_FILE), source)) from error
         except ValueError as error:
             raise ConfigError(expected(source, "recorded steps", error)) from error
     yield f"imported {output}: {card.summary()}; {card.bytes:,} bytes"
-    if str(bounded):
-        yield str(bounded)
+    if str(clip_actions):
+        yield str(clip_actions)
 
 
 def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
@@ -73,7 +73,7 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
 
     Args:
         source: a file, or ``minari:`` and the id of an installed data set.
-        columns: what an agent sees and does, for ``observations`` and ``actions``.
+        columns: spaces of ``observations`` and ``actions``.
 
     Raises ``ConfigError``: no such source, or a damaged one.
     """
@@ -88,16 +88,16 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:
-    """Yield what one player did in a file of games of red/blue doors, such as that of ``play --record``.
+    """Yield the episodes of one player in a file of red/blue-door games, such as one of ``play --record``.
 
     Args:
-        agent: whom it is to teach.
+        agent: the learner; its seat selects the steps.
         who: name of the player in the file.
 
-    Raises ``ConfigError``: no such file, a damaged one, games of another kind, or none in which that player sits on the
+    Raises ``ConfigError``: no such file, a damaged one, games of another kind, or no game with that player on the
     seat.
     """
-    games, (seat, *others), found = read_games(path), agent.seats, 0
+    games, (seat, *others), count = read_games(path), agent.seats, 0
     if others:
         raise ConfigError(expected("data import", "an agent of one seat (scheme=dtde)", ", ".join(agent.seats)))
     for game in games:
@@ -105,26 +105,26 @@ def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iter
             raise ConfigError(expected(f"data import: {path}", "games of the scenario", f"another: {game.label}"))
         if game.players[seat] != who:
             continue
-        found += 1
-        played, a = replay(game), spec.seats.index(seat)
-        steps = int((~played.out[:-1, a]).sum())  # an agent that is out stays out
-        ended = game.steps < spec.max_steps or played.winner >= 0 or steps < game.steps
+        count += 1
+        replayed, a = replay(game), spec.seats.index(seat)
+        steps = int((~replayed.out[:-1, a]).sum())  # an agent that is out stays out
+        ended = game.steps < spec.max_steps or replayed.winner >= 0 or steps < game.steps
         yield Episode(
-            observations=played.tokens[:steps, a],
-            actions=played.actions[:steps, a, None].astype(np.uint8),
-            rewards=played.reward[:steps, a].astype(np.float32),
+            observations=replayed.tokens[:steps, a],
+            actions=replayed.actions[:steps, a, None].astype(np.uint8),
+            rewards=replayed.reward[:steps, a].astype(np.float32),
             terminated=ended,
             truncated=not ended,
-            final_observation=played.tokens[steps, a],
+            final_observation=replayed.tokens[steps, a],
             seed=(game.seed, game.game, 0),
         )
-    if not found:
+    if not count:
         names = ", ".join(sorted({game.players[seat] for game in games}))
         raise ConfigError(expected("--who", f"one of {names} on {seat} in {path}", who))
 
 
 def _column(key: str, values: Any, space: Space) -> Array:
-    """Return rows (M, D) in our format. Raises ``ConfigError`` for other shapes, and numbers that it cannot hold."""
+    """Return rows (M, D) in our format. Raises ``ConfigError``: another shape, or numbers out of range."""
     array, width = np.atleast_1d(np.asarray(values)), int(np.prod(space.shape or ()))
     if array.size != len(array) * width:
         raise ConfigError(expected(key, f"({width},) for each row", array.shape))
@@ -139,31 +139,31 @@ def _column(key: str, values: Any, space: Space) -> Array:
 
 def _episode(
     key: str,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     columns: Mapping[str, Space],
     *,
     rewards: Any = None,
     ends: tuple[bool, bool] = (False, False),
     seed: tuple[int, int, int] = _UNKNOWN,
 ) -> Episode:
-    """Return one episode of ``given`` observations and actions; one observation more is what was seen at last.
+    """Return one episode from ``values`` of observations and actions; an extra observation is the final one.
 
-    Raises as :func:`_column`, and for observations without their actions.
+    Raises as :func:`_column`, and for other differences between the numbers of observations and actions.
     """
-    widths = {name: int(np.prod(np.shape(given[name])[1:])) for name in columns}
+    widths = {name: int(np.prod(np.shape(values[name])[1:])) for name in columns}
     needed = {name: int(np.prod(space.shape or ())) for name, space in columns.items()}
     if widths != needed and [*widths.values()] == [*needed.values()][::-1]:
         raise ConfigError(expected(key, f"rows of {needed}", f"{widths}: are the two exchanged?"))
-    obs, actions = (_column(f"{key}: column {name}", given[name], space) for name, space in columns.items())
+    obs, actions = (_column(f"{key}: column {name}", values[name], space) for name, space in columns.items())
     if len(obs) - len(actions) not in (0, 1) or not len(actions):
         wanted = "steps, as many actions as observations or one less in each episode"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
-    paid = np.zeros(len(actions), np.float32) if rewards is None else rewards
-    return Episode(obs[: len(actions)], actions, paid, *ends, obs[-1], seed)
+    step_rewards = np.zeros(len(actions), np.float32) if rewards is None else rewards
+    return Episode(obs[: len(actions)], actions, step_rewards, *ends, obs[-1], seed)
 
 
-class Bounded:
-    """Clips the actions of episodes to their bounds, as the environment does, and counts what lay outside."""
+class ActionClipper:
+    """Clips the actions of episodes to their bounds, as the environment does, and counts clipped numbers."""
 
     def __init__(self, space: Space) -> None:
         self._space: Any = space
@@ -176,12 +176,12 @@ class Bounded:
             beyond = np.abs(inside - episode.actions)
             self._numbers, self._outside = self._numbers + beyond.size, self._outside + int((beyond > _ROUNDED).sum())
             self._most = max(self._most, float(beyond.max(initial=0)))
-            yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # which is refused
+            yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # rejected when checked
 
     def __str__(self) -> str:
         share, most = self._outside / max(self._numbers, 1), self._most
-        told = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
-        return f"clipped:  {told}, where the environment clips them" if self._outside else ""
+        text = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
+        return f"clipped:  {text}, where the environment clips them" if self._outside else ""
 
 
 # --- torch files
@@ -189,37 +189,37 @@ class Bounded:
 
 @contextmanager
 def converted(key: str, what: str, path: Path) -> Iterator[Path]:
-    """Yield a folder with what ``torch_file.py`` found in a torch file, in a process with limits; it executes nothing.
+    """Yield a folder with the arrays of a torch file; ``torch_file.py`` converts it in a limited process.
 
-    Raises ``ConfigError``: there is something else in it.
+    Raises ``ConfigError``: the file holds other objects.
     """
     with TemporaryDirectory(prefix="multigrid-rl-") as folder:
         limits = [str(_BYTES + 3 * path.stat().st_size), str(_SECONDS)]
         command = [sys.executable, str(Path(__file__).with_name("torch_file.py")), what, str(path), folder, *limits]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            error = (process.stderr.strip().splitlines() or [f"ended with status {process.returncode}"])[-1]
             raise ConfigError(expected(key, "a torch file of tensors", shown(error, 200)))
         yield Path(folder)
 
 
 def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
-    """Read ``observations`` and ``actions``, one stretch (M, D) or episodes, and what a file says of returns."""
+    """Read ``observations`` and ``actions``, one stretch (M, D) or episodes, and the stated returns."""
     key = f"data import: {path}"
     with converted(key, "steps", path) as folder:
         arrays = {name: np.atleast_1d(np.load(folder / f"{name}.npy", allow_pickle=False)) for name in columns}
-        told = json.loads((folder / "told.json").read_text())
-    lengths, facts = told.pop("lengths"), {"told": told} if told else {}
+        returns = json.loads((folder / "told.json").read_text())
+    lengths, facts = returns.pop("lengths"), {"told": returns} if returns else {}
     obs, actions = (
-        np.split(of, np.cumsum(lengths[name])[:-1]) if name in lengths else of for name, of in arrays.items()
+        np.split(array, np.cumsum(lengths[name])[:-1]) if name in lengths else array for name, array in arrays.items()
     )
     width = np.prod(columns["observations"].shape or ())
     if len(obs) and np.ndim(obs[0]) > 1 and np.size(obs[0]) != width:  # episodes
         if len(obs) != len(actions):
             wanted = "as many episodes of actions as of observations"
             raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
-        given = [dict(zip(columns, pair, strict=True)) for pair in zip(obs, actions, strict=True)]
-        return (_episode(f"{key}: episode {k}", one, columns) for k, one in enumerate(given)), facts
+        pairs = [dict(zip(columns, pair, strict=True)) for pair in zip(obs, actions, strict=True)]
+        return (_episode(f"{key}: episode {k}", episode, columns) for k, episode in enumerate(pairs)), facts
     if len(obs) != len(actions):
         wanted = "as many actions as observations, or a list of episodes, which may end with an observation"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
@@ -234,7 +234,7 @@ def _minari() -> Any:
     try:
         import minari  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(expected("minari", "an installed package", f"none: {installing('minari')}")) from error
+        raise ConfigError(expected("minari", "an installed package", f"none: {install_command('minari')}")) from error
     return minari
 
 
@@ -249,9 +249,9 @@ def _from_minari(dataset_id: str, columns: Mapping[str, Space]) -> Iterator[Epis
             raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
         # Recorded play counts choices from 0.
         taken = episode.actions - getattr(dataset.action_space, "start", 0)
-        given = {"observations": episode.observations, "actions": taken}
+        values = {"observations": episode.observations, "actions": taken}
         ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
-        yield _episode(f"minari:{dataset_id}", given, columns, rewards=episode.rewards, ends=ends)
+        yield _episode(f"minari:{dataset_id}", values, columns, rewards=episode.rewards, ends=ends)
 
 
 def write_minari(data: Demonstrations, dataset_id: str) -> None:
@@ -266,13 +266,13 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
 
     def buffers() -> Iterator[Any]:
         first = 0
-        for number, behind in enumerate(data.episode_ends.tolist()):
-            rows = slice(first, behind)
+        for number, end in enumerate(data.episode_ends.tolist()):
+            rows = slice(first, end)
             obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
             steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
             columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
             yield minari.data_collector.EpisodeBuffer(number, None, None, *map(list, columns))
-            first = behind
+            first = end
 
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Trainers: cloning, DAgger, GAIL, AIRL and DAC, and their metrics. Light to import, as they check configurations."""
+"""Trainers of cloning, DAgger, GAIL, AIRL and DAC, and their metrics. Torch is imported only when they train."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CloningOptions(Part):
 
 
 class DaggerOptions(Part):
-    """Learning from an expert who is asked."""
+    """Learning from an expert's labels."""
 
     expert: str | None
     """player, its folder or a run that labels every step; expert=key-runner for short. It must be named"""
@@ -84,10 +84,10 @@ class AdversarialOptions(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_before(cls, values: Any) -> Any:
+    def _drop_old_keys(cls, values: Any) -> Any:
         """Drop ``reward: null`` and ``replay: 0``, which older runs and recipes have."""
-        kept = values if isinstance(values, dict) else {}
-        return {key: value for key, value in kept.items() if value or key not in ("reward", "replay")} or values
+        options = values if isinstance(values, dict) else {}
+        return {key: value for key, value in options.items() if value or key not in ("reward", "replay")} or values
 
 
 class CloningTrain(TrainConfig):
@@ -116,16 +116,16 @@ class DacTrain(SacTrain, AdversarialTrain):
 
 
 class Imitation(Trainer):
-    """What all trainers that learn from recorded play have in common."""
+    """Base of all trainers that learn from recorded play."""
 
     reads_data = True
 
     def check(self, config: RunConfig) -> None:
-        """Check that there is something to imitate, and nothing that recorded steps do not hold."""
-        condition, asks = self._condition(config.train), isinstance(config.train, DaggerTrain)
+        """Check that there is a source to imitate, and that all settings work with recorded steps."""
+        condition, has_expert = self._condition(config.train), isinstance(config.train, DaggerTrain)
         wanted = f"a folder that `multigrid-rl data record` wrote, {condition}"
-        config.require(config.data is not None or asks, "data", wanted, "null")
-        memory = config.model.recurrent and (not asks or config.data is not None)
+        config.require(config.data is not None or has_expert, "data", wanted, "null")
+        memory = config.model.recurrent and (not has_expert or config.data is not None)
         config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)
         config.require(config.model.bound in (None, "clip"), "model.bound", f"clip {condition}")
         config.require(config.cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
@@ -134,37 +134,37 @@ class Imitation(Trainer):
         return f"with train={train.trainer}"
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
-        """Check the recorded play; it must be what the run ``before`` has learned from. Raises ``ConfigError``."""
+        """Check the recorded play; its hash must be that of the run ``before``. Raises ``ConfigError``."""
         from multigrid_rl.imitation.demonstrations import read_demonstrations
 
         if config.data is None:
             return
         env = env_signature(config.scenario)
         found = [read_demonstrations(Path(config.data), specs.agent_of(module), env) for module in specs.modules]
-        given = found[0].card.sha256
-        known = read_provenance(before).get("data", {}).get("sha256") if before else given
-        if known != given:
-            raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", given))
-        self._look_at(found[0], config)
+        data_hash = found[0].card.sha256
+        recorded_hash = read_provenance(before).get("data", {}).get("sha256") if before else data_hash
+        if recorded_hash != data_hash:
+            raise ConfigError(expected(f"data: {config.data}: sha256", f"{recorded_hash}, as before", data_hash))
+        self._check_data(found[0], config)
 
-    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
-        """Raise ``ConfigError`` for recorded play, or settings of it, that this trainer cannot learn from."""
+    def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
+        """Raise ``ConfigError`` if this trainer cannot learn from the recorded play with these settings."""
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
-        """Return lines of the preflight; first what is learned from."""
+        """Return lines of the preflight, the recorded play first."""
         from multigrid_rl.imitation.demonstrations import read_data_card
 
         data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
-        return data + self._played(config, threads, games)
+        return data + self._describe_play(config, threads, games)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return super().describe(config, threads, games)
 
 
 class CloningTrainer(Imitation):
-    """Learns ``train.batch_size`` recorded steps in each iteration, which count as its environment steps.
+    """Learns from ``train.batch_size`` recorded steps in each iteration, which count as environment steps.
 
-    Whenever ``play_every`` of them were learned from, it plays fresh episodes: these are its finished episodes.
+    After every ``play_every`` of them it plays fresh episodes, which are the finished episodes of its reports.
     """
 
     settings: type[TrainConfig] = CloningTrain
@@ -173,36 +173,36 @@ class CloningTrainer(Imitation):
     counts = ("learned", "recorded")
 
     def check(self, config: RunConfig) -> None:
-        """Check what cloning adds."""
+        """Check the requirements of cloning."""
         super().check(config)
         train, condition = config.train, self._condition(config.train)
-        learnt, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
-        for key, good, wanted, value in (
-            ("train.adversarial", learnt is None, f"null {condition}", "settings"),
+        adversarial, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
+        for key, valid, wanted, value in (
+            ("train.adversarial", adversarial is None, f"null {condition}", "settings"),
             ("scheme", config.scheme != "ctde", f"dtde or ctce {condition}: no critic is trained", config.scheme),
             ("curriculum", not config.curriculum, f"[] {condition}", "stages"),
             ("scenario.league", config.scenario.league is None, f"null {condition}", "settings"),
             ("cluster.num_env_runners", runners == 0, f"0 {condition}", runners),
             ("train.warm_up", not train.warm_up, f"0 {condition}: no values", train.warm_up),
         ):
-            config.require(good, key, wanted, value)
-        self._check_own(config, condition)
+            config.require(valid, key, wanted, value)
+        self._check_settings(config, condition)
 
-    def _check_own(self, config: RunConfig, condition: str) -> None:
+    def _check_settings(self, config: RunConfig, condition: str) -> None:
         train: Any = config.train
         allowed = f"1 {condition}: train.until sets how often data is passed over"
         config.require(train.epochs == 1, "train.epochs", allowed)
-        shown = train.cloning.patience is None or train.cloning.held_out > 0
-        config.require(shown, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
+        valid = train.cloning.patience is None or train.cloning.held_out > 0
+        config.require(valid, "train.cloning.patience", "null with train.cloning.held_out=0: there is no loss to watch")
 
-    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+    def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
         from multigrid_rl.imitation.cloning import ShuffledReader
 
         assert isinstance(config.train, CloningTrain)
-        if not isinstance(config.train, DaggerTrain):  # of labels nothing is held out
+        if not isinstance(config.train, DaggerTrain):  # DAgger holds out no steps
             ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
         train: Any = config.train
         often = f"every {train.cloning.play_every:,} recorded steps"
         lines = [
@@ -214,7 +214,7 @@ class CloningTrainer(Imitation):
         return lines
 
     def absent(self, config: RunConfig) -> dict[str, str]:
-        """Return what rows of cloning do not have."""
+        """Return metrics that rows of cloning do not have, with the reason."""
         train: Any = config.train
         absent = super().absent(config)
         if isinstance(train, DaggerTrain) or not train.cloning.held_out:
@@ -228,13 +228,13 @@ class CloningTrainer(Imitation):
         return Cloning(networks, action_spaces, CloningConfig.of(config), options["device"])
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
-        """Return who plays fresh episodes to judge by."""
+        """Return the sampler that plays fresh episodes for the gates."""
         from multigrid_rl.imitation.dagger import PlayOuts
 
         return PlayOuts(config, stages[0], networks)
 
     def patience(self, config: RunConfig) -> tuple[str, int | None]:
-        """Return the loss on held-out episodes, and after how many play-outs without a new lowest one it ends."""
+        """Return the watched loss, and the number of play-outs without a new lowest value that ends the run."""
         train: Any = config.train
         return "held_out_loss", train.cloning.patience
 
@@ -251,7 +251,7 @@ class DaggerTrainer(CloningTrainer):
     brings = ("learner/*/cloning_loss", "dagger/*")
     counts = ("played", "environment")
 
-    def _check_own(self, config: RunConfig, condition: str) -> None:
+    def _check_settings(self, config: RunConfig, condition: str) -> None:
         train: Any = config.train
         wanted = f"a player, its folder or a run, {condition}"
         config.require(train.dagger.expert is not None, "expert", wanted, "null")
@@ -267,10 +267,10 @@ class DaggerTrainer(CloningTrainer):
         for agent in specs.agents:
             player_in_place_of(agent, str(train.dagger.expert), config)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         train: Any = config.train
         expert = f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {games}"
-        return [expert, *super()._played(config, threads, games)]
+        return [expert, *super()._describe_play(config, threads, games)]
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from all labels."""
@@ -281,20 +281,20 @@ class DaggerTrainer(CloningTrainer):
         )
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
-        """Return who plays, and has an expert label it."""
+        """Return the sampler that plays and has the expert label each step."""
         from multigrid_rl.imitation.dagger import Labelling
 
         return Labelling(config, stages[0], networks)
 
 
 class AdversarialTrainer(Imitation):
-    """Learns by the rewards of a discriminator, which tells the policy's steps from recorded ones."""
+    """Learns by the rewards of a discriminator between the policy's steps and recorded ones."""
 
     settings: type[TrainConfig] = AdversarialTrain
     brings = (*Trainer.brings, "learner/*/learnt_reward", "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
-        """Check what discriminators read and pay."""
+        """Check inputs and rewards of discriminators."""
         Trainer.check(self, config)
         super().check(config)
         train: Any = config.train
@@ -302,22 +302,22 @@ class AdversarialTrainer(Imitation):
         allowed = f"one of Gymnasium {condition}: discriminators read vectors"
         config.require(config.scenario.kind.discriminators, "scenario", allowed, config.scenario.name)
         config.require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
-        paid = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
-        wanted = f"{' or '.join(paid)} with kind={train.adversarial.kind}"
-        config.require(train.adversarial.payoff in paid, "train.adversarial.payoff", wanted)
+        payoffs = ("logit", "f") if train.adversarial.kind == "airl" else ("softplus", "logit")
+        wanted = f"{' or '.join(payoffs)} with kind={train.adversarial.kind}"
+        config.require(train.adversarial.payoff in payoffs, "train.adversarial.payoff", wanted)
 
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:
-        """Return the training reward that it brings."""
+        """Return a description of the training reward."""
         assert isinstance(train, AdversarialTrain)
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
-    def _look_at(self, recorded: Demonstrations, config: RunConfig) -> None:
+    def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
         from multigrid_rl.imitation.adversarial import AdversarialConfig, check_horizon
 
         check_horizon("demonstrations", recorded.terminated, AdversarialConfig.of(config), ConfigError)
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
-        """Return true: rewards of a batch are known after it was played."""
+        """Return true: the rewards of a batch are computed after it was played."""
         return True
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
@@ -328,22 +328,22 @@ class AdversarialTrainer(Imitation):
 
 
 class DacTrainer(AdversarialTrainer):
-    """Soft actor-critic by the rewards of a discriminator that learns from all that was played, too."""
+    """Soft actor-critic with the rewards of a discriminator that also learns from the replay buffer."""
 
     settings = DacTrain
     learns_values = False
     brings = (*SAC.brings, "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
-        """Check what either asks for."""
+        """Check the requirements of both."""
         SAC.check(config)
         super().check(config)
 
-    def _played(self, config: RunConfig, threads: str, games: str) -> list[str]:
+    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         return SAC.describe(config, threads, games)
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
-        """Return the learner from kept steps and recorded ones."""
+        """Return the learner from replayed and recorded steps."""
         from multigrid_rl.imitation.dac import Dac
 
         return Dac.of(config, networks, action_spaces, options["device"])

@@ -1,6 +1,6 @@
 """Policies of other libraries as frozen players: CleanRL's SAC, TD3 and PPO, and zips of Stable-Baselines3.
 
-Only tensors are read; nothing in a file is executed. What was built is compared with the file's own numbers.
+Only tensors are read; nothing in a file is executed. The imported network is compared with a computation from the file.
 """
 
 import shlex
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.cli.app import written_beside
+from multigrid_rl.cli.app import temporary_output
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.scenario import env_factory, env_signature
@@ -30,14 +30,14 @@ from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 
 Array = NDArray[Any]
-#: Bytes of the weights in a zip, at most.
-_MOST = 1 << 28
-#: Outputs of the rebuilt policy may differ from the file's by this, in float32.
-_NEAR = 1e-4
+#: Largest size of the weights in a zip, in bytes.
+_MAX_BYTES = 1 << 28
+#: Largest difference between actions of the imported policy and those computed from the file, in float32.
+_TOLERANCE = 1e-4
 
 
 def import_player(source: Path, overrides: list[str], output: Path, activation: str | None) -> Iterator[str]:
-    """Write another library's policy as a frozen player; yields the lines that tell so. Raises ``ConfigError``."""
+    """Write another library's policy as a frozen player; yields lines to print. Raises ``ConfigError``."""
     config = compose(overrides)
     try:
         (agent,) = env_factory(config).specs.agents
@@ -47,15 +47,15 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
         raise ConfigError(expected("scenario", "an environment of Gymnasium", config.scenario.name))
     weights = read_weights(source)
     kind = kind_of(source, weights)
-    architecture, own_weights = policy_of(source, kind, weights, agent, activation)
+    architecture, state = policy_of(source, kind, weights, agent, activation)
     card = {
         "name": output.name, "architecture": architecture, **signature(agent, None),
         **({} if agent.own is None else agent.own.card_fields),
         "scenario": config.scenario.name, "env": env_signature(config.scenario), "seats": [agent.name],
         "provenance": {"command": f"import-policy, {kind.name}"},
     }  # fmt: skip
-    with written_beside(output, "folder") as unfinished:
-        written = write_player(unfinished, own_weights, card)
+    with temporary_output(output, "folder") as temporary_path:
+        written = write_player(temporary_path, state, card)
     yield f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}"
     if kind.name.endswith("PPO"):
         yield "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
@@ -63,14 +63,14 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
 
 
 class Kind(NamedTuple):
-    """How a library names the parts of a policy; layers are named without ``.weight`` and ``.bias``.
+    """Names of a policy's tensors in a library; layers are named without ``.weight`` and ``.bias``.
 
     Attributes:
-        layers: of the policy in order, the last one for the means or logits.
-        log_std: a layer or a tensor for the logarithms of the standard deviations; ``None``: it has none.
-        values: layers of the value network in order; empty: none is kept.
-        activation: between the layers.
-        head: ``model.head`` and ``model.bound`` that mean the same.
+        layers: layers of the policy in order, the last one for the means or logits.
+        log_std: layer or tensor of the logarithms of the standard deviations; ``None``: the policy has none.
+        values: layers of the value network in order; empty: no value network is imported.
+        activation: activation between the layers.
+        head: equivalent ``model.head`` and ``model.bound``.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Kind(NamedTuple):
     head: tuple[str | None, str]
 
 
-#: Told apart by the names that they have; where several fit, the first counts.
+#: Kinds, recognised by the names of their tensors; the first match counts.
 KINDS = (
     Kind("CleanRL's SAC", ("fc1", "fc2", "fc_mean"), "fc_logstd", (), "relu", ("tanh-gaussian", "clip")),
     Kind("CleanRL's TD3 or DDPG", ("fc1", "fc2", "fc_mu"), None, (), "relu", (None, "tanh")),
@@ -109,7 +109,7 @@ KINDS = (
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: none, or another file."""
+    """Return the tensors of a policy's file, by name. Raises ``ConfigError``: no such file, or no weights in it."""
     key = f"import-policy: {path}"
     if not path.is_file():
         raise ConfigError(expected("import-policy", "a file with a policy's weights", path))
@@ -117,9 +117,9 @@ def read_weights(path: Path) -> dict[str, Array]:
         source = path
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                if "policy.pth" in archive.namelist():  # a file of torch's own is a zip, too
-                    if archive.getinfo("policy.pth").file_size > _MOST:
-                        raise ConfigError(expected(key, f"weights of at most {_MOST:,} bytes", "more"))
+                if "policy.pth" in archive.namelist():  # a torch file is a zip, too, without this name
+                    if archive.getinfo("policy.pth").file_size > _MAX_BYTES:
+                        raise ConfigError(expected(key, f"weights of at most {_MAX_BYTES:,} bytes", "more"))
                     source = Path(folder) / "policy.pth"
                     try:
                         with archive.open("policy.pth") as packed, source.open("wb") as file:
@@ -131,12 +131,12 @@ def read_weights(path: Path) -> dict[str, Array]:
 
 
 def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
-    """Return whose policy it is, by the names of its tensors. Raises ``ConfigError``: nobody's that is known."""
+    """Return the kind of a policy by the names of its tensors. Raises ``ConfigError``: an unknown kind."""
     for kind in KINDS:
-        squashed = kind.head[0] is not None  # its deviations are a layer's
+        squashed = kind.head[0] is not None  # a layer computes its deviations
         layers = [*kind.layers, kind.log_std] if squashed else kind.layers
         stds = set() if squashed or kind.log_std is None else {kind.log_std}
-        if {f"{layer}.{of}" for layer in layers for of in ("weight", "bias")} | stds <= weights.keys():
+        if {f"{layer}.{suffix}" for layer in layers for suffix in ("weight", "bias")} | stds <= weights.keys():
             return kind
     got = shown(", ".join(weights), 200)
     raise ConfigError(expected(f"import-policy: {path}", f"a policy of {', '.join(k.name for k in KINDS)}", got))
@@ -145,10 +145,10 @@ def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
 def policy_of(
     path: Path, kind: Kind, weights: Mapping[str, Array], agent: AgentSpec, activation: str | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the architecture of a player's network, and the weights of a file.
+    """Return the architecture of a player's network, and its weights from a file.
 
-    ``activation``: between its layers; ``None``: as this library has it unless told otherwise. Raises ``ConfigError``:
-    it does not fit the environment, or our network's outputs are not the file's.
+    ``activation``: activation between the layers; ``None``: the library's default. Raises ``ConfigError``:
+    the weights do not fit the environment, or our network acts otherwise than the file's.
     """
     key = f"import-policy: {path}"
     hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]
@@ -156,39 +156,39 @@ def policy_of(
     named = {"name": "mlp", "hidden": hidden, "activation": activation or kind.activation, "head": head, "bound": bound}
     architecture = ModelConfig.model_validate(named).model_dump(mode="json")
     network: Any = network_of(agent, architecture)
-    own = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
-    own["value_scale"] = torch.ones(1)
+    state = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
+    state["value_scale"] = torch.ones(1)
     critic = kind.values if all(f"{layer}.weight" in weights for layer in kind.values) else ()
     for part, layers in (("policy", kind.layers), ("value", critic)):
         for k, layer in enumerate(layers):
-            for of in ("weight", "bias"):
-                own[f"{part}.{2 * k}.{of}"] = torch.from_numpy(weights[f"{layer}.{of}"].copy())
+            for suffix in ("weight", "bias"):
+                state[f"{part}.{2 * k}.{suffix}"] = torch.from_numpy(weights[f"{layer}.{suffix}"].copy())
     last = 2 * (len(kind.layers) - 1)
-    if head is not None:  # deviations are outputs, behind the means
-        for of in ("weight", "bias"):
-            both = [own[f"policy.{last}.{of}"], torch.from_numpy(weights[f"{kind.log_std}.{of}"].copy())]
-            own[f"policy.{last}.{of}"] = torch.cat(both)
-    elif "spread.log_std" in own:
-        # A policy without deviations acts as it is: e^-20 of noise is lost in float32.
-        own["spread.log_std"] = (
-            torch.full_like(own["spread.log_std"], -20.0)
+    if head is not None:  # deviations are outputs after the means
+        for suffix in ("weight", "bias"):
+            parts = [state[f"policy.{last}.{suffix}"], torch.from_numpy(weights[f"{kind.log_std}.{suffix}"].copy())]
+            state[f"policy.{last}.{suffix}"] = torch.cat(parts)
+    elif "spread.log_std" in state:
+        # A policy without deviations is deterministic: noise of e^-20 is lost in float32.
+        state["spread.log_std"] = (
+            torch.full_like(state["spread.log_std"], -20.0)
             if kind.log_std is None
             else torch.from_numpy(weights[kind.log_std].reshape(-1).copy())
         )
     for name, value in network.state_dict().items():
-        if name in own and own[name].shape != value.shape and name.startswith(("policy", "spread")):
+        if name in state and state[name].shape != value.shape and name.startswith(("policy", "spread")):
             wanted = f"{name} of shape {tuple(value.shape)}, as {agent.name}'s observations and actions need"
-            raise ConfigError(expected(f"{key}: {kind.name}", wanted, tuple(own[name].shape)))
-        if own[name].shape != value.shape:  # a critic of another size: players need none
-            own[name] = torch.zeros_like(value)
-    network.load_state_dict(own)
+            raise ConfigError(expected(f"{key}: {kind.name}", wanted, tuple(state[name].shape)))
+        if state[name].shape != value.shape:  # a critic of another size, which players do not use
+            state[name] = torch.zeros_like(value)
+    network.load_state_dict(state)
     _check_bounds(key, weights, agent)
     _check_same(key, kind, weights, network, agent, bound)
-    return architecture, own
+    return architecture, state
 
 
 def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:
-    """Raise ``ConfigError`` unless the file's scale and bias of actions, if any, are the environment's bounds."""
+    """Raise ``ConfigError`` if the file's scale and bias of actions do not match the environment's bounds."""
     if "action_scale" not in weights:
         return
     space: Any = agent.action_space
@@ -199,7 +199,7 @@ def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> N
 
 
 def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any, agent: AgentSpec, bound: Any) -> None:
-    """Compare the likeliest actions with those computed from the file. Raises ``ConfigError``: they differ."""
+    """Raise ``ConfigError`` unless the network's likeliest actions equal those computed from the file."""
     rng = np.random.default_rng(0)
     x = obs = rng.normal(size=(64, weights[f"{kind.layers[0]}.weight"].shape[1])).astype(np.float32)
     for k, layer in enumerate(kind.layers):
@@ -212,8 +212,8 @@ def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
         squashed = kind.head != (None, "clip")
-        due = low + (np.tanh(x) + 1) / 2 * (high - low) if squashed else np.clip(x, low, high)
+        wanted = low + (np.tanh(x) + 1) / 2 * (high - low) if squashed else np.clip(x, low, high)
     else:
-        due = distribution.mode(x)
-    if not np.allclose(found, due, atol=_NEAR):
+        wanted = distribution.mode(x)
+    if not np.allclose(found, wanted, atol=_TOLERANCE):
         raise ConfigError(expected(f"{key}: {kind.name}", "the actions of the network in the file", "other ones"))

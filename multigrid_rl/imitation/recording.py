@@ -1,4 +1,4 @@
-"""Recording of demonstrations: any player acts in place of the learners, and every step is stored."""
+"""Recording of demonstrations: a player acts for the learning agents, and every step is stored."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.cli.app import written_beside
+from multigrid_rl.cli.app import temporary_output
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.players.cards import signature
@@ -23,21 +23,21 @@ from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, Policy
 Array = NDArray[Any]
 
 
-def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **how: Any) -> str:
-    """Write a player's steps into a new folder; returns the line that tells so.
+def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: int, **options: Any) -> str:
+    """Write a player's steps into a new folder; returns a line to print.
 
     Args:
         who: a player, its folder or a run folder.
-        overrides: of where it plays; by default its own.
-        steps: environment steps to keep.
-        seed: of environments and drawn actions.
-        how: whether it acts ``greedy``, and which ``checkpoint`` of a run.
+        overrides: overrides of its environment; by default the player's.
+        steps: environment steps to store.
+        seed: seed of environments and sampled actions.
+        options: ``greedy``, whether it takes the likeliest actions, and ``checkpoint`` of a run.
 
     Raises ``ConfigError``, ``PlayerError``: no such player, or one that cannot play there.
     """
     run = is_run(who)
-    if how["checkpoint"] is not None and not run:
-        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", how["checkpoint"]))
+    if options["checkpoint"] is not None and not run:
+        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", options["checkpoint"]))
     config = config_of(who, overrides)
     if run and not overrides and config.scenario.env_id is None:
         check_code(f"{who}/config.yaml", code_of_run(config), "players of this project")
@@ -45,7 +45,7 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
         factory = env_factory(config.canonical)
         factory.load()
         agents = factory.specs.agents
-        loaded = {agent.name: player_in_place_of(agent, who, config, **how) for agent in agents}
+        loaded = {agent.name: player_in_place_of(agent, who, config, **options) for agent in agents}
     except ValueError as error:
         raise ConfigError(str(error)) from error
     game = config.scenario.game
@@ -65,25 +65,25 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
     }
     began = time.perf_counter()
     num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
-    with written_beside(output, "folder") as unfinished:
+    with temporary_output(output, "folder") as temporary_path:
         players = {name: row.player for name, row in loaded.items()}
-        card = write(unfinished, record(factory, players, steps, num_envs, seed), facts)
+        card = write(temporary_path, record(factory, players, steps, num_envs, seed), facts)
     return f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s"
 
 
 def record(
     factory: EnvFactory, players: Mapping[str, Policy], steps: int, num_envs: int, seed: int
 ) -> Iterator[Episode]:
-    """Yield episodes in which ``players`` act in place of all agents, as they end.
+    """Yield episodes, as they end, in which ``players`` act for all agents.
 
     ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
-    cut at the end. Steps in which an agent is out of its game are not part of its episode; where agents decide now and
-    then (``learn.decisions``), a decision is paid all that comes before the next one, as in training.
+    cut at the end. Steps after an agent's elimination are not part of its episode. If agents do not decide in every
+    step (``learn.decisions``), a decision gets all rewards before the next one, as in training.
 
     Args:
         players: by agent.
         steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
-        seed: of environments and action sampling.
+        seed: seed of environments and action sampling.
     """
     agents, rounds, env = factory.specs.agents, -(-steps // num_envs), factory.build(num_envs, 0)
     gaps = hasattr(env, "deciding")
@@ -130,16 +130,16 @@ class _EpisodeBuffer:
             obs, actions, rewards, active, terminated = (
                 column[self._start[k] : self._steps, k] for column in self._columns
             )
-            paid, ended = rewards[active], terminated[active]
+            step_rewards, ended = rewards[active], terminated[active]
             if self._gaps:
                 owner = np.cumsum(active) - 1  # of each step, the decision before it
-                paid = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
+                step_rewards = np.bincount(owner[owner >= 0], rewards[owner >= 0], minlength=int(active.sum()))
                 ended = np.array([terminated.any()])
-            if active.any():  # an episode may end before it is an agent's turn
+            if active.any():  # an episode may end before an agent's first turn
                 yield Episode(
                     observations=obs[active],
                     actions=actions[active],
-                    rewards=paid,
+                    rewards=step_rewards,
                     terminated=bool(ended[-1]),
                     truncated=bool(step.truncated[k] and not ended[-1]),
                     final_observation=(final if step.done[k] else after)[k, : self._width],

@@ -1,7 +1,7 @@
 """Reads an untrusted torch file in a separate process: ``torch_file.py WHAT FILE FOLDER BYTES SECONDS``.
 
 It sets limits, then loads with ``weights_only``, which builds tensors and the types allowed here and executes nothing.
-What is found is written into the folder: ``steps``, two arrays and what the file says of them; ``weights``, tensors.
+It writes into the folder, for ``steps``, two arrays and the stated returns, for ``weights``, tensors.
 """
 
 import json
@@ -23,27 +23,27 @@ def main(what: str, file: str, folder: str, most_bytes: str, seconds: str) -> No
 
 
 def content_of(file: str) -> Any:
-    """Return what is in a torch file. Raises ``SystemExit``: it holds more than tensors and numbers."""
-    # ``bytes``: of an array without rows.
+    """Return the content of a torch file. Raises ``SystemExit``: it holds other objects than tensors and numbers."""
+    # An array without rows contains ``bytes``.
     kinds: list[Any] = [*(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "u1")), bytes]
     rebuild: Any = np.zeros(0).__reduce__()[0]
-    # Scalars of numpy hold the mean and the spread of returns.
+    # Mean and deviation of returns are numpy scalars.
     scalar: Any = np.float64(0).__reduce__()[0]
     with torch.serialization.safe_globals([rebuild, scalar, np.ndarray, np.dtype, *kinds]):
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
-        # torch's message has many lines; for other errors, the last line of the traceback is used.
+        # torch's message has many lines; for other errors, the caller shows the last line of the traceback.
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
             raise SystemExit(" ".join(str(error).split())[:300]) from None
 
 
 def steps(content: Any, folder: Path) -> None:
-    """Write ``observations.npy``, ``actions.npy`` and ``told.json``; a list of episodes as their rows and lengths."""
-    if isinstance(content, list | tuple) and content and all(isinstance(one, dict) for one in content):
-        content = {name: [one.get(name) for one in content] for name in content[0]}
+    """Write ``observations.npy``, ``actions.npy`` and ``told.json``; a list of episodes becomes rows and lengths."""
+    if isinstance(content, list | tuple) and content and all(isinstance(episode, dict) for episode in content):
+        content = {name: [episode.get(name) for episode in content] for name in content[0]}
     if not isinstance(content, dict):
         raise SystemExit(f"expected a dictionary, got {type(content).__name__}")
-    told: dict[str, Any] = {"lengths": {}}
+    facts: dict[str, Any] = {"lengths": {}}
     for name in ("observations", "actions"):
         value: Any = content.get(name)
         listed = isinstance(value, list | tuple)
@@ -52,17 +52,17 @@ def steps(content: Any, folder: Path) -> None:
             raise SystemExit(f"expected {name}, an array, got {', '.join(map(str, content))}")
         rows = [np.asarray(part) for part in parts]
         if any(part.shape != rows[0].shape for part in rows):
-            told["lengths"][name] = [len(part) for part in rows]
+            facts["lengths"][name] = [len(part) for part in rows]
             array = np.concatenate(rows)
         else:
             array = np.stack(rows) if listed else rows[0]
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    told |= {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
-    (folder / "told.json").write_text(json.dumps(told))
+    facts |= {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
+    (folder / "told.json").write_text(json.dumps(facts))
 
 
 def weights(content: Any, folder: Path) -> None:
-    """Write the tensors of a network's state as ``weights.npz``; of several, those of the first: the policy's."""
+    """Write the tensors of a network's state as ``weights.npz``; of a list of states the first, the policy's."""
     state = content[0] if isinstance(content, list | tuple) and content else content
     tensors = state.items() if isinstance(state, dict) else ()
     found = {str(name): value.numpy() for name, value in tensors if isinstance(value, torch.Tensor)}

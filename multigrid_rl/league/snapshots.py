@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.files import free_path, json_text, unfinished, write_whole
+from multigrid_rl.files import atomic_path, free_path, json_text, write_atomic
 from multigrid_rl.league.league import League, Snapshot
 from multigrid_rl.metrics import ahead
 from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card, read_files, read_network
@@ -71,7 +71,7 @@ class RunLeague(League):
             self._files = {n: files for n, files in self._files.items() if n in self.weights}
             for number in set(self.weights) - set(self._files):
                 self._read(number)
-        write_whole(self._run / STANDINGS, json_text({"players": self.standings()}).encode())
+        write_atomic(self._run / STANDINGS, json_text({"players": self.standings()}).encode())
         return Roster(self.weights, {n: files for n, files in self._files.items() if n not in before})
 
     def _read(self, number: int) -> None:
@@ -127,7 +127,7 @@ def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path]
     path = run / LEAGUE / name
     if path.exists():
         _set_aside(path)
-    with unfinished(path) as beside:
+    with atomic_path(path) as beside:
         beside.mkdir()
         hashes = export(beside)
     return Snapshot(name, env_steps, hashes)

@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 
 
 class Estimator(NamedTuple):
-    """How rewards become the weights of log-probabilities; see :func:`weigh`."""
+    """Settings that turn rewards into weights of log-probabilities; see :func:`weigh`."""
 
     gamma: float
     lam: float
@@ -41,10 +41,10 @@ def gae(
 
     Termination drops ``V(s_{t+1})``; truncation keeps it: it bootstraps from the final observation (Pardo et al. 2018,
     https://arxiv.org/abs/1712.00378). Neither lets ``A`` of the next episode flow back. There is no correction for
-    off-policy rows such as V-trace (https://arxiv.org/abs/1802.01561): all were drawn by the weights that learn first.
+    off-policy rows such as V-trace (https://arxiv.org/abs/1802.01561): the weights that learn first drew all of them.
 
     Args:
-        steps: a ``Rollout`` or ``Paths``. Of it are read, each (T, N): ``rewards``; ``terminated``, the agent's episode
+        steps: a ``Rollout`` or ``Paths``; read are, each (T, N): ``rewards``; ``terminated``, the agent's episode
             ended for good; ``done``, the environment's episode ended, also by truncation; ``active``, the agent was in
             the game: other rows are not experience and get 0; by :func:`weigh` ``starts``, an episode begins.
         values: (T, N) ``V(s_t)``.
@@ -64,7 +64,7 @@ def gae(
 
 @kernel
 def _gae(floats: Floats, flags: Flags, discount: np.float32, carry: np.float32, result: Floats) -> None:
-    # Backwards, as A_t needs A_{t+1}. A terminated step is worth its reward alone; after an episode's end, of either
+    # Backwards, as A_t needs A_{t+1}. A terminated step is worth only its reward; after an episode's end, of either
     # kind, no advantage is carried over. Rows of agents that are out keep 0 and pass nothing on.
     rewards, values, next_values = floats
     terminated, done, active = flags
@@ -73,11 +73,11 @@ def _gae(floats: Floats, flags: Flags, discount: np.float32, carry: np.float32, 
         for n in range(values.shape[1]):
             if active[t, n]:
                 delta = rewards[t, n] + (zero if terminated[t, n] else discount) * next_values[t, n] - values[t, n]
-                later = result[t + 1, n] if t + 1 < steps else zero
-                result[t, n] = delta + (zero if terminated[t, n] or done[t, n] else carry) * later
+                next_advantage = result[t + 1, n] if t + 1 < steps else zero
+                result[t, n] = delta + (zero if terminated[t, n] or done[t, n] else carry) * next_advantage
 
 
-def weigh(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tuple[Floats, Floats]:
+def weigh(steps: Any, values: Floats, next_values: Floats, estimator: Estimator) -> tuple[Floats, Floats]:
     """Compute the weights of the log-probabilities and the targets of the value network; both (T, N).
 
     With ``G_t`` the discounted reward from ``t`` on, bootstrapped by ``V`` where a path is cut off, and ``A_t`` of
@@ -96,13 +96,13 @@ def weigh(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tu
 
     Values are zeros where no value network is trained; other arguments are those of :func:`gae`.
     """
-    psi, timeout = how.psi, how.timeout_terminates
+    psi, timeout = estimator.psi, estimator.timeout_terminates
     if ":" in psi:
-        return own_weights(steps, values, next_values, how)
-    residuals = partial(gae, steps, values, next_values, gamma=how.gamma, timeout_terminates=timeout)
-    # With lam = 1 the sum of residuals telescopes to G_t - V(s_t): Monte Carlo returns need no code of their own.
+        return custom_weights(steps, values, next_values, estimator)
+    residuals = partial(gae, steps, values, next_values, gamma=estimator.gamma, timeout_terminates=timeout)
+    # With lam = 1 the sum of residuals telescopes to G_t - V(s_t): Monte Carlo returns need no separate code.
     monte_carlo = psi in ("total_reward", "future_return", "baselined_return")
-    advantages = residuals(lam=1.0 if monte_carlo else how.lam)
+    advantages = residuals(lam=1.0 if monte_carlo else estimator.lam)
     targets = advantages + values
     if psi == "total_reward":
         return total_reward(targets, steps.starts), targets
@@ -111,26 +111,26 @@ def weigh(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tu
     return (residuals(lam=0.0) if psi == "td" else advantages), targets
 
 
-def own_weights(steps: Any, values: Floats, next_values: Floats, how: Estimator) -> tuple[Floats, Floats]:
-    """Compute weights and targets by a function of the user's, in the textbook's form; arguments as :func:`weigh`'s.
+def custom_weights(steps: Any, values: Floats, next_values: Floats, estimator: Estimator) -> tuple[Floats, Floats]:
+    """Compute weights and targets with a user's function, in the textbook's form; arguments as of :func:`weigh`.
 
-    It is called with ``rewards`` (T, N), ``values`` (T + 1, N), of which the last row is what follows the rollout,
+    The function gets ``rewards`` (T, N), ``values`` (T + 1, N), whose last row follows the rollout,
     ``ends`` (T, N), after which nothing of the same episode follows, ``gamma`` and ``lam``; it returns weights and
     targets, both (T, N). Where a time limit cut an episode, its reward holds ``gamma V`` of the final observation,
-    which gives the same sums as a bootstrap there: such an end is one like any other. Raises ``ConfigError``: it
-    returned something else.
+    which gives the same sums as a bootstrap there. Raises ``ConfigError``: the function returned something
+    else.
     """
     ended = steps.terminated | steps.done
-    cut = steps.done & ~steps.terminated & (not how.timeout_terminates)
-    rewards = np.where(cut, steps.rewards + np.float32(how.gamma) * next_values, steps.rewards).astype(np.float32)
-    following = np.where(ended[-1], np.float32(0), next_values[-1])
-    function = import_object("train.psi", how.psi)
-    answer = function(rewards, np.concatenate([values, following[None]]), ended, how.gamma, how.lam)
-    shapes = [np.shape(part) for part in answer] if isinstance(answer, tuple) else type(answer).__name__
+    cut = steps.done & ~steps.terminated & (not estimator.timeout_terminates)
+    rewards = np.where(cut, steps.rewards + np.float32(estimator.gamma) * next_values, steps.rewards).astype(np.float32)
+    last_value = np.where(ended[-1], np.float32(0), next_values[-1])
+    function = import_object("train.psi", estimator.psi)
+    result = function(rewards, np.concatenate([values, last_value[None]]), ended, estimator.gamma, estimator.lam)
+    shapes = [np.shape(part) for part in result] if isinstance(result, tuple) else type(result).__name__
     if shapes != [values.shape] * 2:
         wanted = f"weights and targets, both of the rewards' shape {values.shape}"
-        raise ConfigError(expected(f"train.psi={how.psi}", wanted, shapes))
-    weights, targets = (np.asarray(part, np.float32) for part in answer)
+        raise ConfigError(expected(f"train.psi={estimator.psi}", wanted, shapes))
+    weights, targets = (np.asarray(part, np.float32) for part in result)
     return weights, targets
 
 
@@ -142,10 +142,10 @@ def total_reward(returns: Floats, starts: Flags) -> Floats:
         starts: (T, N) an episode begins with this step. A path that began earlier counts from the first step.
     """
     result = np.empty_like(returns)
-    whole = returns[0]
+    path_return = returns[0]
     for t in range(len(returns)):
-        whole = np.where(starts[t], returns[t], whole)
-        result[t] = whole
+        path_return = np.where(starts[t], returns[t], path_return)
+        result[t] = path_return
     return result
 
 

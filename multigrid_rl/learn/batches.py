@@ -1,4 +1,4 @@
-"""What a rollout becomes: columns of steps, and a batch of rows that a network learns from, in minibatches."""
+"""Rollouts, which are columns of steps; batches of rows that a network learns from; minibatches of them."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,17 +91,17 @@ class Batch(NamedTuple):
         """Join rows of one network (at least one part), in order."""
         return parts[0] if len(parts) == 1 else cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
-    def rows(self, which: Any) -> "Batch":
-        """Return the rows ``which``, an array of numbers or a slice."""
-        if isinstance(which, slice):
-            return Batch._make(column[which] for column in self)
-        return Batch._make(column.take(which, axis=0) if len(column) else column for column in self)
+    def rows(self, numbers: Any) -> "Batch":
+        """Return the rows ``numbers``, an array or a slice."""
+        if isinstance(numbers, slice):
+            return Batch._make(column[numbers] for column in self)
+        return Batch._make(column.take(numbers, axis=0) if len(column) else column for column in self)
 
     def for_learning(self, *, old_values: bool = False) -> "Batch":
         """Return the batch without the columns that no gradient step reads, so that they are not copied."""
         # Every minibatch copies its rows of every column.
-        none = self.values[..., :0].reshape(len(self.values), -1)
-        return self._replace(values=self.values if old_values else none, entropy=none)
+        empty = self.values[..., :0].reshape(len(self.values), -1)
+        return self._replace(values=self.values if old_values else empty, entropy=empty)
 
     @property
     def active(self) -> Array:
@@ -144,10 +144,10 @@ class Paths(NamedTuple):
         shifted[self.cut] = final
         return current, shifted
 
-    def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
+    def weigh(self, values: Array, final: Array, last: Array, estimator: Estimator) -> tuple[Array, Array]:
         """Return weights and targets (B,) of a batch from values of its rows (B,), ``final_obs`` and ``last_obs``."""
         current, next_values = self.with_next(values, final, last)
-        weights, targets = weigh(self, current, next_values, how)
+        weights, targets = weigh(self, current, next_values, estimator)
         return weights[self.active], targets[self.active]
 
 
@@ -162,12 +162,12 @@ class Experience(NamedTuple):
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 
-def estimate(rollout: Rollout, how: Estimator) -> Batch:
+def estimate(rollout: Rollout, estimator: Estimator) -> Batch:
     """Turn a rollout into rows with advantages, copied."""
     r = rollout
     # Without a critic its values are noise of fresh weights: they count as 0.
-    values, next_values = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    weights, targets = weigh(r, values, next_values, how)
+    values, next_values = (r.values, r.next_values) if estimator.critic else (np.zeros_like(r.values),) * 2
+    weights, targets = weigh(r, values, next_values, estimator)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
     return Batch(*r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
 
@@ -187,11 +187,11 @@ def minibatches(
     """
     # As RLlib does; the recipes were tuned so. With the first one shuffled, too, one seed of ten missed the gates of
     # 2v2.
-    ahead = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
+    queued = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
     for _ in range(math.ceil(epochs * max(rows.values()) / size)):
         chosen = {}
         for module, count in rows.items():
-            while len(ahead[module]) < size:
-                ahead[module] = np.concatenate([ahead[module], rng.permutation(count)])
-            chosen[module], ahead[module] = ahead[module][:size], ahead[module][size:]
+            while len(queued[module]) < size:
+                queued[module] = np.concatenate([queued[module], rng.permutation(count)])
+            chosen[module], queued[module] = queued[module][:size], queued[module][size:]
         yield chosen

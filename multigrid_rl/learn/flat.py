@@ -46,23 +46,23 @@ class FlatWeights:
         """
         # Counts differ: learners have equally many rows, but not equally many in which their agent was in the game. One
         # call for all numbers, as latency is what it costs.
-        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([extra * rows, float(rows)])])
-        torch.distributed.all_reduce(weighed)
-        mean = weighed[:-1] / weighed[-1].clamp(min=1.0)
+        weighted = torch.cat([self.gradient * rows, self.gradient.new_tensor([extra * rows, float(rows)])])
+        torch.distributed.all_reduce(weighted)
+        mean = weighted[:-1] / weighted[-1].clamp(min=1.0)
         self.gradient.copy_(mean[:-1])
         return float(mean[-1])
 
     def clip(self, largest: float) -> Tensor:
         """Scale the gradient to a norm of at most ``largest``; returns the norm before (https://arxiv.org/abs/1211.5063)."""
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
-        length = float(norm)
+        norm_value = float(norm)
         # Also NaN. One such step would spoil Adam's moments for good: it is left out and counted, and divergence is
         # told from many of them.
-        if not length < float("inf"):
+        if not norm_value < float("inf"):
             self.gradient.zero_()
             self.dropped += 1
-        elif length > largest:
-            self.gradient.mul_(largest / (length + 1e-6))
+        elif norm_value > largest:
+            self.gradient.mul_(largest / (norm_value + 1e-6))
         return norm
 
 
@@ -94,11 +94,11 @@ class FlatAdam(torch.optim.Adam):
         if weights.device.type != "cpu" or weights.dtype != torch.float32:
             self.step()
             return
-        row, (factors,) = self.coming(1)
+        row, (factors,) = self.next_steps(1)
         adam_step(*row, factors)
-        self.taken(1)
+        self.count_steps(1)
 
-    def coming(self, count: int) -> tuple[Adam, Floats]:
+    def next_steps(self, count: int) -> tuple[Adam, Floats]:
         """Return the row, and ``factors`` (count, 6) of the next steps, for ``fast.descent``; of weights on the CPU."""
         (group,) = self.param_groups
         (weights,) = group["params"]
@@ -113,15 +113,15 @@ class FlatAdam(torch.optim.Adam):
         row = weights.data, weights.grad, state["exp_avg"], state["exp_avg_sq"]
         return Adam(*(part.numpy() for part in row)), np.array(factors, np.float32)
 
-    def taken(self, count: int) -> None:
-        """Count steps that were taken from :meth:`coming`."""
+    def count_steps(self, count: int) -> None:
+        """Count steps that were taken with :meth:`next_steps`."""
         (weights,) = self.param_groups[0]["params"]
         self.state[weights]["step"].add_(count)
 
 
-def parameters_of(net: Any, *, apart: bool) -> list[list[nn.Parameter]]:
-    """Return the parameters of a network in one group, or of the policy and of the values ``apart``."""
-    if not apart:
+def parameters_of(net: Any, *, separate: bool) -> list[list[nn.Parameter]]:
+    """Return the parameters of a network in one group, or in two: of the policy, of the values."""
+    if not separate:
         return [list(net.parameters())]
     critic = {id(parameter) for parameter in net.value.parameters()}
     return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]

@@ -1,4 +1,4 @@
-"""Settings of an update, and its loss: in torch, or as ``fast.loss`` has it compiled."""
+"""Settings of an update, and its loss: in torch, or compiled by ``fast.loss``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multigrid_rl.types import Schedule
 
 
 class Rows(NamedTuple):
-    """Inputs of the loss beside the network's output; ``B`` steps of an agent with ``C`` action components."""
+    """Inputs of the loss, besides the network's output; ``B`` steps of an agent with ``C`` action components."""
 
     actions: Tensor  # (B, C) int64 or (B, A) float32
     mask: Tensor  # (B, C) bool: the component's seat was in the game; rows without any are not part of the loss
@@ -27,13 +27,13 @@ class Rows(NamedTuple):
     targets: Tensor  # (B,) of the values
     values: Any = None  # (B,) when the rows were played; ``None`` where no loss reads them
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Rows:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
         """Return the rows with every column changed."""
         return Rows._make(column if column is None else change(column) for column in self)
 
     def flattened(self, memory: int) -> Rows:
         """Return steps as rows, of a network with a ``memory`` whose rows are sequences: the loss knows no time."""
-        return self.each(lambda column: column.reshape(-1, *column.shape[2:])) if memory else self
+        return self.map(lambda column: column.reshape(-1, *column.shape[2:])) if memory else self
 
 
 class Weighting(NamedTuple):
@@ -82,11 +82,11 @@ def clipped(values: Tensor, rows: Rows, clip: float) -> Tensor:
     It does not help (Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990; detail 9 of
     https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/).
     """
-    near: Tensor = rows.values + torch.clamp(values - rows.values, -clip, clip)
-    return torch.max((values - rows.targets).pow(2), (near - rows.targets).pow(2))
+    clipped_values: Tensor = rows.values + torch.clamp(values - rows.values, -clip, clip)
+    return torch.max((values - rows.targets).pow(2), (clipped_values - rows.targets).pow(2))
 
 
-# Tables, not chains of ifs: what a name means stands in one place, and a user's function is called like ours.
+# Tables, not chains of ifs: one place says what a name means, and a user's function is called like ours.
 #: Built-in values of ``train.objective``; others are ``module:function``.
 OBJECTIVES: dict[str, Objective] = {"ppo": ppo, "policy_gradient": policy_gradient}
 #: Built-in values of ``train.value_loss``: (values (B,) with gradient, rows, clip) -> (B,), which is minimised.
@@ -113,17 +113,17 @@ def _named(key: str, name: str, table: dict[str, Objective]) -> Objective:
 
 
 class Losses(NamedTuple):
-    """What is maximised of the policy and minimised of the values."""
+    """Objective of the policy, which is maximised, and loss of the values, which is minimised."""
 
     objective: Objective = ppo
     value_loss: Objective = squared
 
     @classmethod
     def of(cls, config: UpdateConfig) -> Losses:
-        """Return those of an update; a value's loss has no gradient where it is larger than ``config.vf_clip``."""
+        """Return the losses of an update; a value's loss has no gradient where it is above ``config.vf_clip``."""
         loss, largest = value_loss_of(config.value_loss), config.vf_clip
-        near: Objective = loss if largest is None else lambda *inputs: loss(*inputs).clamp(max=largest)
-        return cls(objective_of(config.objective), near)
+        value_loss: Objective = loss if largest is None else lambda *inputs: loss(*inputs).clamp(max=largest)
+        return cls(objective_of(config.objective), value_loss)
 
     @property
     def reads_old_values(self) -> bool:
@@ -131,7 +131,7 @@ class Losses(NamedTuple):
         return self.value_loss is not squared
 
     def compiled(self, distribution: Distribution) -> bool:
-        """Return whether ``fast.loss`` has them: PPO's with ours of the values, of most distributions."""
+        """Return whether ``fast.loss`` computes them: PPO's objective with built-in value losses."""
         return self.objective is ppo and self.value_loss in VALUE_LOSSES.values() and fast_loss.supports(distribution)
 
 
@@ -151,8 +151,8 @@ def loss_of(
         The scalar loss, and its parts. A batch without an active row has loss 0 and no gradient.
     """
     if outputs.device.type == "cpu" and losses.compiled(distribution):
-        read = rows if losses.reads_old_values else rows._replace(values=None)
-        loss, sums = fast_loss.ppo_loss(outputs, values, read, distribution, weighting)
+        inputs = rows if losses.reads_old_values else rows._replace(values=None)
+        loss, sums = fast_loss.ppo_loss(outputs, values, inputs, distribution, weighting)
         return loss, Statistics(*sums)
     return reference(outputs, values, rows, distribution, losses, weighting)
 
@@ -166,7 +166,7 @@ def reference(
         zero = torch.zeros((), device=outputs.device)
         return 0.0 * (outputs.sum() + values.sum()), Statistics(*[zero] * len(Statistics._fields))
     outputs, values = outputs[active], values[active]
-    rows = rows.each(lambda column: column[active])
+    rows = rows.map(lambda column: column[active])
     logp = (distribution.log_prob(outputs, rows.actions) * rows.mask).sum(1)
     entropy = (distribution.entropy(outputs) * rows.mask).sum(1).mean()
     # L = -E[objective] + c_v E[(V - target)^2] - c_e E[H], each a mean over the rows in the game: equation 9 of
@@ -177,9 +177,9 @@ def reference(
     # Schulman 2020, http://joschu.net/blog/kl-approx.html: k3 = (r - 1) - log r is unbiased and never negative.
     with torch.no_grad():
         log_ratio = logp - rows.logp
-        off = torch.expm1(log_ratio)
-        clipped = (off.abs() > weighting.clip).float().mean()
-        parts = Statistics(policy_loss, vf_loss, entropy, (off - log_ratio).mean(), clipped, -log_ratio.mean())
+        excess = torch.expm1(log_ratio)
+        clip_fraction = (excess.abs() > weighting.clip).float().mean()
+        parts = Statistics(policy_loss, vf_loss, entropy, (excess - log_ratio).mean(), clip_fraction, -log_ratio.mean())
     return loss, Statistics(*(part.detach() for part in parts))
 
 

@@ -1,4 +1,4 @@
-"""How far an update may move a policy: the penalty on divergence, and the divergence at which it ends."""
+"""Limits on how far an update moves a policy: a penalty on divergence, and the divergence at which it ends."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class KlPenalty:
 
 def penalties_of(config: UpdateConfig, modules: Iterable[str]) -> dict[str, KlPenalty]:
     """Return the penalties of those networks that have one."""
-    settings = {name: config.of(name) for name in modules}
-    return {name: KlPenalty(own.kl_coef, own.kl_target) for name, own in settings.items() if own.kl_coef is not None}
+    configs = {name: config.of(name) for name in modules}
+    return {name: KlPenalty(each.kl_coef, each.kl_target) for name, each in configs.items() if each.kl_coef is not None}
 
 
 def with_outputs(
     batches: Mapping[str, Batch], penalties: Mapping[str, KlPenalty], networks: Mapping[str, Any], device: torch.device
 ) -> Mapping[str, Batch]:
-    """Return the batches; those under a penalty with the outputs of their networks, which have played them."""
+    """Return the batches; those under a penalty with the outputs of the networks that played them."""
     return {
         name: batch._replace(outputs=_outputs(networks[name], batch, device)) if name in penalties else batch
         for name, batch in batches.items()
@@ -70,16 +70,16 @@ def _outputs(net: Any, batch: Batch, device: torch.device) -> NDArray[np.float32
         part = batch.rows(slice(first, first + _TOGETHER))
         obs, memory, starts = (torch.as_tensor(x, device=device) for x in (part.obs, part.memory, part.starts))
         with torch.no_grad():
-            found = net.sequence(obs, memory, starts)[0] if net.state_size else net(obs)[0]
-        outputs.append(found.reshape(*part.logp.shape, -1).cpu().numpy())
+            policy_outputs = net.sequence(obs, memory, starts)[0] if net.state_size else net(obs)[0]
+        outputs.append(policy_outputs.reshape(*part.logp.shape, -1).cpu().numpy())
     return np.concatenate(outputs)
 
 
-def summed_up(metrics: Mapping[str, Any], weights: tuple[float, float], penalty: KlPenalty | None) -> dict[str, float]:
-    """Return the whole loss of the newest minibatch, by ``weights`` of entropy and values; adapts the penalty."""
-    of_entropy, of_values = weights
-    total = float(metrics["policy_loss"]) - of_entropy * float(metrics["entropy"])
-    total += of_values * float(metrics.get("vf_loss", 0.0))
+def total_loss(metrics: Mapping[str, Any], weights: tuple[float, float], penalty: KlPenalty | None) -> dict[str, float]:
+    """Return the total loss of the newest minibatch, by ``weights`` of entropy and values; adapts the penalty."""
+    entropy_coef, vf_coef = weights
+    total = float(metrics["policy_loss"]) - entropy_coef * float(metrics["entropy"])
+    total += vf_coef * float(metrics.get("vf_loss", 0.0))
     if penalty is None:
         return {"total_loss": total}
     total += penalty.coefficient * penalty.last
@@ -87,7 +87,7 @@ def summed_up(metrics: Mapping[str, Any], weights: tuple[float, float], penalty:
     return {"total_loss": total, "kl_loss": penalty.last, "kl_coef": penalty.coefficient}
 
 
-def stop_at(largest: float | None) -> float:
+def stopping_divergence(largest: float | None) -> float:
     """Return the divergence at which an update ends, before the step: the policy moves no further than where it was."""
     # With the factor of Spinning Up (https://spinningup.openai.com/en/latest/algorithms/ppo.html).
     return math.inf if largest is None else 1.5 * largest

@@ -46,7 +46,7 @@ class Collector:
         self.agents = {agent.name: agent for agent in specs.agents}
         self.networks = networks
         self.clock = Clock()
-        # Random streams by game and agent: the same game draws the same, in whatever process it is played.
+        # Random streams by game and agent: a game draws the same numbers in every process.
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
         purposes = {name: purpose_of(LEARNER_PURPOSE, k) for k, name in enumerate(self.agents)}
         self.streams = {name: Streams(seed, numbers, purpose) for name, purpose in purposes.items()}
@@ -65,16 +65,16 @@ class Collector:
         self._cut = dict.fromkeys(self.agents, np.empty_like(self._done))
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
         # In a compiled pass, a row's result does not depend on other rows: values of all steps are computed at once.
-        self._passes: dict[str, fast.Pass | None] = {}
+        self._passes: dict[str, fast.CompiledNetwork | None] = {}
         self._gaps: dict[str, Gaps] = {}
         if deciding is not None:
             for name, rollout in self.rollouts.items():
                 if self._net(name).state_size:
                     raise ValueError("model: expected a network without memory where agents come and go")
-                # Each agent's rows move on their own, and with them where its episodes end.
-                self.rollouts[name] = own = rollout._replace(done=self._done.copy())
+                # Each agent's rows move separately, and its episodes' ends with them.
+                self.rollouts[name] = separate = rollout._replace(done=self._done.copy())
                 self._cut[name] = np.empty_like(self._done)
-                columns = {column: array for column, array in own._asdict().items() if column != "memory"}
+                columns = {column: array for column, array in separate._asdict().items() if column != "memory"}
                 self._gaps[name] = Gaps(columns, self._cut[name], name, deciding)
         self._last = dict(obs)
 
@@ -92,9 +92,9 @@ class Collector:
                 self._passes[name] = None if stepwise else fast.compile_network(self._net(name))
             for gaps in self._gaps.values():
                 gaps.open()
-            obs = self._play_whole() or self._play_steps(obs)
+            obs = self._play_in_one_call() or self._play_steps(obs)
             for name, rollout in self.rollouts.items():
-                last = self._late_values(name, obs[name])
+                last = self._fill_values(name, obs[name])
                 self._last[name] = obs[name]
                 if self._gaps:
                     finals = np.concatenate([obs[name][:0], *self._finals[name]])
@@ -108,7 +108,7 @@ class Collector:
 
     @property
     def ended(self) -> Array:
-        """Where episodes of the last batch ended (T, N), whatever rows of an agent moved."""
+        """Where episodes of the last batch ended (T, N), before any agent's rows moved."""
         return self._done[bool(self._gaps) :]
 
     def paths(self) -> dict[str, Paths]:
@@ -116,16 +116,16 @@ class Collector:
         last = self._last
         return {
             name: Paths(
-                rewards=r.rewards.copy(),
-                terminated=r.terminated.copy(),
-                done=r.done.copy(),
-                active=r.active,
-                starts=r.starts.copy(),
+                rewards=rollout.rewards.copy(),
+                terminated=rollout.terminated.copy(),
+                done=rollout.done.copy(),
+                active=rollout.active,
+                starts=rollout.starts.copy(),
                 cut=self._cut[name].copy(),
                 final_obs=np.concatenate([last[name][:0], *self._finals[name]]),
                 last_obs=last[name].copy(),
             )
-            for name, r in self.rollouts.items()
+            for name, rollout in self.rollouts.items()
         }
 
     def _play_steps(self, obs: dict[str, Array]) -> dict[str, Array]:
@@ -138,15 +138,15 @@ class Collector:
             obs = step.observations
         return obs
 
-    def _play_whole(self) -> dict[str, Array] | None:
+    def _play_in_one_call(self) -> dict[str, Array] | None:
         """Play all steps in one call and return the last observations; ``None`` where network or environment cannot."""
         play = getattr(self.env, "play", None)
         if play is None or None in self._passes.values():
             return None
         acting = {}
-        for name, r in self.rollouts.items():
-            how = self._passes[name], self.distributions[name], self.streams[name].state
-            acting[name] = fast.Acting(*how, r.obs, r.actions, r.logp, r.entropy)
+        for name, rollout in self.rollouts.items():
+            drawing = self._passes[name], self.distributions[name], self.streams[name].state
+            acting[name] = fast.Actor(*drawing, rollout.obs, rollout.actions, rollout.logp, rollout.entropy)
         step: BatchedStep | None = play(acting)
         if step is None:
             return None
@@ -160,7 +160,7 @@ class Collector:
         return step.observations
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
-        # Draws are kept as they were drawn: their probability is that of the draw, not of what the bounds made of it.
+        # Rollouts hold the draws before bounds: the log-probability belongs to the draw, not to the bounded action.
         rollout, distribution = self.rollouts[name], self.distributions[name]
         self.clock.begin()
         rollout.obs[t] = obs
@@ -174,13 +174,13 @@ class Collector:
             logits, values, self._memory[name] = fast.step(self._net(name), inputs, self._memory[name])
             outputs, rollout.values[t] = logits.numpy(), values.numpy()
         self.clock.lap("forward")
-        drawn = distribution.draw(outputs, self.streams[name])
-        rollout.actions[t], rollout.logp[t], rollout.entropy[t] = drawn
+        draws = distribution.draw(outputs, self.streams[name])
+        rollout.actions[t], rollout.logp[t], rollout.entropy[t] = draws
         self.clock.lap("draw")
         return distribution.bounded(rollout.actions[t])
 
     def _store(self, t: int, step: BatchedStep) -> None:
-        cut, over = step.done & step.truncated, np.count_nonzero(step.done)
+        cut, ended = step.done & step.truncated, np.count_nonzero(step.done)
         self._done[t] = step.done
         for name, rollout in self.rollouts.items():
             rollout.done[t] = step.done
@@ -191,19 +191,19 @@ class Collector:
             rollout.next_values[t] = 0.0
             memory = self._memory[name]
             # A time limit is no end of the task: what would have come counts (https://arxiv.org/abs/1712.00378).
-            if over and cut.any():
+            if ended and cut.any():
                 final = step.final_observations[name][cut]
                 if self._passes[name] is None:
                     rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
                 self._finals[name].append(final)
-            if over and memory.shape[1]:
+            if ended and memory.shape[1]:
                 self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
         if not self._gaps:
             self._fresh = dict.fromkeys(self.agents, step.done)
         for name in self._gaps:  # an episode begins with its first decision
             self._fresh[name] = step.done | (self._fresh[name] & ~step.mask[name][:, 0])
 
-    def _late_values(self, name: str, last: Array) -> Array:
+    def _fill_values(self, name: str, last: Array) -> Array:
         """Return the values of the observations ``last`` (N, D), and fill in missing values of all steps."""
         rollout, compiled = self.rollouts[name], self._passes[name]
         if compiled is None:
@@ -269,14 +269,14 @@ class Gaps:
     """
 
     #: Columns that describe a decision; the others hold its outcome.
-    _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts", "terminated")
+    _WAITING_COLUMNS = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts", "terminated")
 
     def __init__(self, rollout: dict[str, Array], cut: Array, name: str, deciding: Deciding) -> None:
         self._rollout, self._cut, self._name, self._deciding = rollout, cut, name, deciding
         # A waiting decision keeps its columns: its log-probability is that of the weights that drew it, and its ratio
         # corrects for the update in between.
         #: The waiting decisions, at most one for each place: its mask is set.
-        self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._KEPT}
+        self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._WAITING_COLUMNS}
 
     def open(self) -> None:
         """Put the waiting decisions into the first row."""
@@ -295,12 +295,12 @@ class Gaps:
             finals: (F, D) last observations of truncated episodes, in the order of steps.
         """
         rollout, cut = self._rollout, self._cut
-        final = np.full(cut.shape, -1)
-        final[cut] = np.arange(len(finals))
-        owner = self._gather(final)
-        cut[:] = final >= 0
-        places = np.flatnonzero((owner >= 0) & ~self._deciding()[self._name])
-        rows = owner[places]
+        final_index = np.full(cut.shape, -1)
+        final_index[cut] = np.arange(len(finals))
+        open_rows = self._gather(final_index)
+        cut[:] = final_index >= 0
+        places = np.flatnonzero((open_rows >= 0) & ~self._deciding()[self._name])
+        rows = open_rows[places]
         obs, values = obs.copy(), values.copy()
         obs[places], values[places] = rollout["obs"][rows, places], rollout["values"][rows, places]
         for name, column in self.waiting.items():
@@ -311,31 +311,31 @@ class Gaps:
         # Stable: decisions stay in the order of time, one right after the other, as the recursion of advantages needs
         # it.
         order = np.argsort(active, axis=0, kind="stable")
-        for column in (*rollout.values(), cut, final):
+        for column in (*rollout.values(), cut, final_index):
             column[...] = np.take_along_axis(column, order.reshape(*order.shape, *(1,) * (column.ndim - 2)), axis=0)
         # A path that began earlier counts from its first row.
         first = len(active) - active.sum(axis=0)
-        used = np.flatnonzero(first < len(active))
-        rollout["starts"][first[used], used] = True
-        return obs, values, finals[final[cut]]
+        places_with_rows = np.flatnonzero(first < len(active))
+        rollout["starts"][first[places_with_rows], places_with_rows] = True
+        return obs, values, finals[final_index[cut]]
 
-    def _gather(self, final: Array) -> Array:
+    def _gather(self, final_index: Array) -> Array:
         """Give each decision the outcome before the next one; returns the rows (N,) of decisions still open."""
         # One pass over time: what comes in a step without a decision belongs to the place's newest decision.
         rollout = self._rollout
         active, done = rollout["mask"][..., 0], rollout["done"].copy()
-        owner = np.full(active.shape[1], -1)
+        newest = np.full(active.shape[1], -1)
         for t, decided in enumerate(active):
-            owner[decided] = t
-            late = np.flatnonzero(~decided & (owner >= 0))
-            to = owner[late]
+            newest[decided] = t
+            places = np.flatnonzero(~decided & (newest >= 0))
+            rows = newest[places]
             for name in ("rewards", "next_values"):
-                rollout[name][to, late] += rollout[name][t, late]
+                rollout[name][rows, places] += rollout[name][t, places]
             for name in ("terminated", "done"):
-                rollout[name][to, late] |= rollout[name][t, late]
-            final[to, late] = np.maximum(final[to, late], final[t, late])
-            owner[done[t]] = -1
+                rollout[name][rows, places] |= rollout[name][t, places]
+            final_index[rows, places] = np.maximum(final_index[rows, places], final_index[t, places])
+            newest[done[t]] = -1
         for name in ("rewards", "next_values", "terminated", "done"):
             rollout[name][~active] = 0
-        final[~active] = -1
-        return owner
+        final_index[~active] = -1
+        return newest

@@ -1,7 +1,7 @@
 """The update: epochs of minibatches over a batch, with one Adam for each network.
 
 PPO as Huang et al. 2022 list its details (https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/);
-where it is done otherwise, a comment says why.
+comments say where and why it differs.
 """
 
 from collections import Counter
@@ -15,20 +15,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.fast import Pass, compile_network
+from multigrid_rl.fast import CompiledNetwork, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import Losses, Rows, Statistics, UpdateConfig, Weighting, loss_of
-from multigrid_rl.learn.penalty import penalties_of, stop_at, summed_up, with_outputs
+from multigrid_rl.learn.penalty import penalties_of, stopping_divergence, total_loss, with_outputs
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
 #: Rows whose numbers are drawn together, at most.
-_TOGETHER = 1 << 20
+_DRAWN_ROWS = 1 << 20
 
 
 class Update:
@@ -67,16 +67,16 @@ class Update:
         self._penalties = penalties_of(config, networks)
         self._device, self._share = device, part
         self._flat = {
-            name: [FlatWeights(part) for part in parameters_of(net, apart=config.v_iters is not None)]
+            name: [FlatWeights(part) for part in parameters_of(net, separate=config.v_iters is not None)]
             for name, net in networks.items()
         }
         self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
         self._metrics: dict[str, dict[str, Any]] = {name: {} for name in networks}
-        self._of_minibatches: dict[str, list[tuple[Any, ...]]] = {name: [] for name in networks}
+        self._step_statistics: dict[str, list[tuple[Any, ...]]] = {name: [] for name in networks}
         self._stopped: set[str] = set()
-        self._warming = False
+        self._values_only = False
         self._steps: Counter[str] = Counter()
         self._obs: dict[str, Any] = {}
         self._targets: dict[str, Any] = {}
@@ -84,10 +84,10 @@ class Update:
         if normalisers:
             from multigrid_rl.models.vector import Moments, Normaliser  # noqa: PLC0415 - nothing is measured of tokens
 
-            measured = {name: one for name, one in normalisers.items() if isinstance(one, Normaliser)}
-            self._obs = {name: Moments(len(one.mean)) for name, one in measured.items()}
+            measured = {name: norm for name, norm in normalisers.items() if isinstance(norm, Normaliser)}
+            self._obs = {name: Moments(len(norm.mean)) for name, norm in measured.items()}
             self._targets = {name: Moments(1) for name in networks} if scale_values else {}
-        self._measured = {"obs": self._obs, "targets": self._targets}
+        self._moments = {"obs": self._obs, "targets": self._targets}
         self.schedule(0)
 
     def schedule(self, env_steps: int) -> None:
@@ -107,16 +107,16 @@ class Update:
 
     def get_state(self) -> dict[str, Any]:
         """Return the state beside weights and optimisers."""
-        moments = {kind: {name: vars(one) for name, one in of.items()} for kind, of in self._measured.items()}
+        statistics = {kind: {name: vars(each) for name, each in of.items()} for kind, of in self._moments.items()}
         penalties = {name: penalty.coefficient for name, penalty in self._penalties.items()}
-        return {"rng": self.rng.bit_generator.state, **moments, **({"penalties": penalties} if penalties else {})}
+        return {"rng": self.rng.bit_generator.state, **statistics, **({"penalties": penalties} if penalties else {})}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
         self.rng.bit_generator.state = state["rng"]
-        for kind, of in self._measured.items():
-            for name, one in of.items():
-                vars(one).update(state[kind].get(name, {}))
+        for kind, by_module in self._moments.items():
+            for name, moments in by_module.items():
+                vars(moments).update(state[kind].get(name, {}))
         for name, coefficient in state.get("penalties", {}).items():
             if name in self._penalties:
                 self._penalties[name].coefficient = coefficient
@@ -147,38 +147,38 @@ class Update:
             flat.dropped = 0
         self._stopped.clear()
         self._steps.clear()
-        self._of_minibatches = {name: [] for name in batches}
-        self._warming = bool(config.warm_up) and env_steps <= config.warm_up
+        self._step_statistics = {name: [] for name in batches}
+        self._values_only = bool(config.warm_up) and env_steps <= config.warm_up
         self.clock.begin()
         rounds = config.epochs if config.recompute else 1
-        current = self._ready(with_outputs(batches, self._penalties, self._networks, self._device))
+        current = self._with_advantages(with_outputs(batches, self._penalties, self._networks, self._device))
         for k in range(rounds):
             if k and config.recompute:
-                current = self._ready(self._recomputed(current, paths or {}, config.recompute))
+                current = self._with_advantages(self._recomputed(current, paths or {}, config.recompute))
             self._epochs(current, config.epochs // rounds, self._step, shuffled=k > 0)
         self._epochs(current, config.v_iters or 0, self._value_step)
-        self._measure(batches)
+        self._update_moments(batches)
         for name in batches:
             weights = (self._weighting(name).entropy_coef, self._vf_coef(name))
-            self._metrics[name] |= summed_up(self._metrics[name], weights, self._penalties.get(name))
+            self._metrics[name] |= total_loss(self._metrics[name], weights, self._penalties.get(name))
         self.schedule(env_steps)
         return {
-            **{name: self._results(name) for name in batches},
+            **{name: self._metrics_of(name) for name in batches},
             SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()},
         }
 
-    def _results(self, name: str) -> dict[str, float]:
+    def _metrics_of(self, name: str) -> dict[str, float]:
         metrics = {key: float(value) for key, value in self._metrics[name].items()}
         metrics["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
         metrics["gradient_steps"] = float(self._steps[name])
-        for key, values in zip(Statistics._fields[3:], zip(*self._of_minibatches[name], strict=True), strict=True):
+        for key, values in zip(Statistics._fields[3:], zip(*self._step_statistics[name], strict=True), strict=True):
             metrics[key] = float(np.mean([float(value) for value in values]))
         return metrics
 
-    def _ready(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
+    def _with_advantages(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
         # With zero advantages the policy's gradient is zero: the critic of a policy that was learned elsewhere catches
         # up before its values can spoil it.
-        if self._warming:
+        if self._values_only:
             return {name: batch._replace(advantages=np.zeros_like(batch.advantages)) for name, batch in batches.items()}
         # Over the whole batch, where most PPOs do it in each minibatch: a step's weight is then the same in every
         # epoch, and for a minibatch of few rows mean and deviation are noise (Andrychowicz et al. 2021 saw no
@@ -194,44 +194,44 @@ class Update:
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
             size = max(learners, self.config.minibatch_size // steps)
-        old = self._losses.reads_old_values
-        batches = {name: batch.for_learning(old_values=old) for name, batch in batches.items()}
-        chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
+        reads_old = self._losses.reads_old_values
+        batches = {name: batch.for_learning(old_values=reads_old) for name, batch in batches.items()}
+        row_numbers = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         # All learners draw the same order, and each processes an equal part of every minibatch: their mean gradient is
         # the one that a single learner would have.
-        own = slice(size // learners * index, size // learners * (index + 1))
-        while part := list(islice(chosen, max(1, _TOGETHER // size))):
+        local = slice(size // learners * index, size // learners * (index + 1))
+        while drawn := list(islice(row_numbers, max(1, _DRAWN_ROWS // size))):
             for name, batch in batches.items():
-                found, minibatch_rows = self._compiled(name), np.stack([numbers[name][own] for numbers in part])
-                if found is None or not self._at_once(found):
+                compiled, minibatch_rows = self._compiled(name), np.stack([numbers[name][local] for numbers in drawn])
+                if compiled is None or not self._is_one_call(compiled):
                     for numbers in minibatch_rows:
                         step(name, batch.rows(numbers))
                 elif name not in self._stopped:
-                    self._all_in_one_call(name, found, batch, minibatch_rows)
+                    self._descend_in_one_call(name, compiled, batch, minibatch_rows)
 
-    def _all_in_one_call(self, name: str, found: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
+    def _descend_in_one_call(self, name: str, compiled: Any, batch: Batch, chosen: NDArray[np.int64]) -> None:
         """Take a step with each of the ``chosen`` rows (M, S)."""
         self.clock.lap("minibatch")
         adam, names = self.optimizers[name][0], (*Statistics._fields[:3], "grad_norm")
         columns: Any = [batch.obs, *self._rows(batch), batch.memory, batch.starts]
         config = self.config.of(name)
-        limits = (*self._weighting(name), config.grad_clip, stop_at(config.target_kl))
-        penalty, how = self._penalties.get(name), (self._distributions[name], limits, *adam.coming(len(chosen)))
-        held = None if penalty is None else (penalty.coefficient, batch.outputs)
-        sums, norms = found.descend(columns, chosen, *how, held)
+        limits = (*self._weighting(name), config.grad_clip, stopping_divergence(config.target_kl))
+        penalty, adam_steps = self._penalties.get(name), adam.next_steps(len(chosen))
+        penalty_inputs = None if penalty is None else (penalty.coefficient, batch.outputs)
+        sums, norms = compiled.descend(columns, chosen, self._distributions[name], limits, *adam_steps, penalty_inputs)
         if penalty is not None:
             penalty.last = float(sums[-1, 3])
-        adam.taken(len(norms))
+        adam.count_steps(len(norms))
         self._flat[name][0].dropped += int(np.sum(~np.isfinite(norms)))
         self._steps[name] += len(norms)
-        self._of_minibatches[name] += sums[:, 3:].tolist()
+        self._step_statistics[name] += sums[:, 3:].tolist()
         self._metrics[name] |= dict(zip(names, [*sums[-1, :3].tolist(), *norms[-1:].tolist()], strict=False))
         self._stopped |= {name} if len(norms) < len(chosen) else set()
         self.clock.lap("network")
 
     def _weighting(self, name: str) -> Weighting:
         vf_coef = self._vf_coef(name) if self.config.v_iters is None else 0.0
-        return Weighting(self._clip[name], vf_coef, 0.0 if self._warming else self._entropy_coef[name])
+        return Weighting(self._clip[name], vf_coef, 0.0 if self._values_only else self._entropy_coef[name])
 
     def _vf_coef(self, name: str) -> float:
         # Errors count in units of the returns' deviation, so that one weight fits rewards of any size (PopArt, van
@@ -243,22 +243,22 @@ class Update:
         """Take one step of the policy; of the values, too, unless they have separate passes."""
         if name in self._stopped:
             return
-        flat, found, penalty = self._flat[name][0], self._compiled(name), self._penalties.get(name)
+        flat, compiled, penalty = self._flat[name][0], self._compiled(name), self._penalties.get(name)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        parts = self._by_torch(name, batch) if found is None else self._by_kernels(name, batch, found)
+        parts = self._torch_gradient(name, batch) if compiled is None else self._kernel_gradient(name, batch, compiled)
         self._metrics[name] |= dict(zip(Statistics._fields[:3], parts, strict=False))
-        self._of_minibatches[name].append(tuple(parts[3:]))
+        self._step_statistics[name].append(tuple(parts[3:]))
         kl = float(parts[3])
-        shared = kl if self._share[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), kl)
+        mean_kl = kl if self._share[1] == 1 else flat.all_reduce_mean(int(batch.active.sum()), kl)
         if penalty is not None:
-            penalty.last = shared
-        if shared > stop_at(self.config.of(name).target_kl):
+            penalty.last = mean_kl
+        if mean_kl > stopping_divergence(self.config.of(name).target_kl):
             self._stopped.add(name)
         else:
-            self._take(name, 0)
+            self._step_optimizer(name, 0)
 
-    def _by_torch(self, name: str, batch: Batch) -> Sequence[Any]:
+    def _torch_gradient(self, name: str, batch: Batch) -> Sequence[Any]:
         """Add a minibatch's gradient, as torch computes it, and return the :class:`Statistics`."""
         net, distribution, penalty = self._networks[name], self._distributions[name], self._penalties.get(name)
         columns = self._tensors(batch)
@@ -278,13 +278,13 @@ class Update:
         self.clock.lap("network")
         return parts
 
-    def _by_kernels(self, name: str, batch: Batch, found: Pass) -> Sequence[Any]:
-        """Do the same with compiled passes and their compiled loss."""
-        passed = found.start(batch.obs, batch.memory, batch.starts)
+    def _kernel_gradient(self, name: str, batch: Batch, compiled: CompiledNetwork) -> Sequence[Any]:
+        """Do the same with the compiled network and loss."""
+        passed = compiled.start(batch.obs, batch.memory, batch.starts)
         rows, values = self._rows(batch).flattened(self._networks[name].state_size), passed.values[:, 0]
         self.clock.lap("network")
-        how = self._distributions[name], self._weighting(name)
-        by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, *how)
+        arguments = self._distributions[name], self._weighting(name)
+        by_outputs, by_values, sums = ppo_gradient(passed.outputs, values, rows, *arguments)
         self.clock.lap("loss")
         passed.add_gradients((by_outputs, by_values[:, None]))
         self.clock.lap("network")
@@ -298,16 +298,16 @@ class Update:
         # Values of a separate pass: the policy's Adam does not see this gradient, and its clipping of norms does not
         # share one norm between both (as in Spinning Up's VPG and PPO).
         active = tensors.mask.any(-1)
-        rows, values = self._rows(tensors).each(lambda column: column[active]), self._networks[name].values(tensors.obs)
+        rows, values = self._rows(tensors).map(lambda column: column[active]), self._networks[name].values(tensors.obs)
         loss = self._losses.value_loss(values[active], rows, self._clip[name]).mean()
         torch.autograd.backward(self._vf_coef(name) * loss)
         self.clock.lap("network")
         self._metrics[name]["vf_loss"] = loss.detach()
         if self._share[1] > 1:
             flat.all_reduce_mean(int(batch.active.sum()), 0.0)
-        self._take(name, 1)
+        self._step_optimizer(name, 1)
 
-    def _take(self, name: str, part: int) -> None:
+    def _step_optimizer(self, name: str, part: int) -> None:
         norm = self._flat[name][part].clip(self.config.of(name).grad_clip)
         if not part:
             self._metrics[name]["grad_norm"] = norm
@@ -322,22 +322,22 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled(self, name: str) -> Pass | None:
+    def _compiled(self, name: str) -> CompiledNetwork | None:
         """Return the compiled network, or ``None`` where torch computes it, or its loss."""
-        able = self._losses.compiled(self._distributions[name])
-        found = compile_network(self._networks[name]) if able else None
-        # All steps in one call know a penalty; single ones do not.
-        return found if name not in self._penalties or (found and self._at_once(found)) else None
+        supported = self._losses.compiled(self._distributions[name])
+        compiled = compile_network(self._networks[name]) if supported else None
+        # Only the call for all steps computes a penalty.
+        return compiled if name not in self._penalties or (compiled and self._is_one_call(compiled)) else None
 
-    def _at_once(self, found: Pass) -> bool:
-        """Return whether all steps are one call: several learners, or the values' own passes, need each by itself."""
-        return bool(found.descent) and self._share[1] == 1 and self.config.v_iters is None
+    def _is_one_call(self, compiled: CompiledNetwork) -> bool:
+        """Return whether one call takes all steps: several learners, or separate passes of values, need single ones."""
+        return bool(compiled.descent) and self._share[1] == 1 and self.config.v_iters is None
 
     def _recomputed(
-        self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
+        self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], estimator: Estimator
     ) -> dict[str, Batch]:
         """Return the batches with advantages and targets from the current values."""
-        # Old values are off by all that was learned since: with several epochs it pays to estimate anew before each one
+        # Old values lack all that was learned since: with several epochs it pays to estimate anew before each one
         # (Andrychowicz et al. 2021, section 3.5, https://arxiv.org/abs/2006.05990).
         result = {}
         for name, batch in batches.items():
@@ -345,34 +345,34 @@ class Update:
             for path in paths[name]:
                 rows = slice(first, first + int(path.active.sum()))
                 obs = (batch.obs[rows], path.final_obs, path.last_obs)
-                values, final, last = self._values_of(name, obs)
-                parts.append(path.weigh(values, final, last, self.config.of(name).recompute or how))
+                values, final, last = self._current_values(name, obs)
+                parts.append(path.weigh(values, final, last, self.config.of(name).recompute or estimator))
                 first = rows.stop
             weights, targets = map(np.concatenate, zip(*parts, strict=True))
             result[name] = batch._replace(advantages=weights, targets=targets)
         self.clock.lap("gae")
         return result
 
-    def _values_of(self, name: str, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.float32]]:
+    def _current_values(self, name: str, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.float32]]:
         """Yield values (B,) of each of ``parts``: observations (B, D)."""
         net = self._networks[name]
-        found = compile_network(net)
-        if found is not None:
-            yield from found.values(parts)
+        compiled = compile_network(net)
+        if compiled is not None:
+            yield from compiled.values(parts)
             return
         for obs in parts:
             with torch.no_grad():
                 values: Tensor = net(torch.as_tensor(obs, device=self._device))[1]
             yield values.cpu().numpy()
 
-    def _measure(self, batches: Mapping[str, Batch]) -> None:
+    def _update_moments(self, batches: Mapping[str, Batch]) -> None:
         """Update normalisers and scales with this batch."""
         # After learning: sampling and learning then use the same ones, so that ratios begin at 1, and the first update
-        # learns from raw observations. Measuring the first batch alone gave no clear gain beside ``FlatAdam.rescale``.
+        # learns from raw observations. Measuring only the first batch gave no clear gain over ``FlatAdam.rescale``.
         for name, batch in batches.items():
             net, active = self._networks[name], batch.active
-            if name in self._obs and active.any() and not self._warming:
-                self._obs[name].add(batch.obs[active][:, : len(self._obs[name].mean)])  # none of a critic's own
+            if name in self._obs and active.any() and not self._values_only:
+                self._obs[name].add(batch.obs[active][:, : len(self._obs[name].mean)])  # without a critic's own
                 net.normaliser.set_statistics(self._obs[name].mean, self._obs[name].std)
             if name in self._targets and active.any():
                 self._targets[name].add(batch.targets[active][:, None])
@@ -382,5 +382,5 @@ class Update:
 
 
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:
-    """Load a player's weights; those of a central critic, which players do not have, stay."""
+    """Load a player's weights; a central critic, which players do not have, keeps its own."""
     net.load_state_dict({**net.state_dict(), **weights})

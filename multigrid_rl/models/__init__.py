@@ -7,10 +7,10 @@ from torch import Generator
 
 
 class Layout(NamedTuple):
-    """What a network is built from: the one argument of what an entry of ``tables.NETWORKS`` names.
+    """Inputs of a network's constructor: the only argument of an entry of ``tables.NETWORKS``.
 
     A network without memory has a ``state_size`` of 0: observations (B, D) in, outputs (B, K) and values (B,) out; and
-    ``logits`` for a player, the outputs alone. One with memory: see ``models.recurrent``.
+    ``logits`` for a player, only the outputs. One with memory: see ``models.recurrent``.
     """
 
     name: str
@@ -23,5 +23,5 @@ class Layout(NamedTuple):
     log_std: float | None = None  # of a Gaussian at the start, appended to the means; None: outputs are logits
     normalise: bool = False  # put a normaliser of observations before the first layer
     layer_norm: bool = False  # normalise each hidden layer before its activation
-    legal: int = 0  # so many numbers at the end of a vector say which choices are legal: others get no probability
+    legal: int = 0  # so many numbers at the end of a vector say which choices are legal: others have no probability
     image: Sequence[int] = ()  # height, width and channels of the image that a vector begins with

@@ -1,4 +1,4 @@
-"""A network that looks at its cells: each seat's query weighs the embeddings of what it sees."""
+"""A network with attention over cells: each seat's queries weigh the embeddings of the cells in its view."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from multigrid_rl.models import Layout
 from multigrid_rl.models.mlp import ACTIVATIONS, tower
 
-#: Numbers of an embedding, looks that each seat takes at its cells, and cells that a view has at least.
+#: Width of an embedding, number of heads with which a seat attends to its cells, smallest number of cells of a view.
 WIDE, HEADS, _VIEW = 32, 8, 9
 #: Number of values of each token of one seat.
 Group = tuple[int, ...]
@@ -36,20 +36,20 @@ class AttentionActorCritic(nn.Module):
         super().__init__()
         assert not isinstance(layout.observation, int)
         seats, self.tokens = seats_in(layout.observation), len(layout.observation)
-        # Each seat of a team decides by the same weights; of other games' actions nobody knows whose they are.
-        own = len(seats) if layout.outputs % len(seats) == 0 and len(set(seats)) == 1 else 1
-        self.policy = _Tower(layout, seats, layout.outputs // own, 0.01, joint=own == 1)
+        # Each seat of a team decides by the same weights; other games' actions have no known seat.
+        groups = len(seats) if layout.outputs % len(seats) == 0 and len(set(seats)) == 1 else 1
+        self.policy = _Tower(layout, seats, layout.outputs // groups, 0.01, joint=groups == 1)
         self.value = _Tower(layout, seats, 1, 1.0, joint=True)
-        # Last, and of the critic alone: the other weights are the same with and without them.
+        # Last, and only of the critic: the other weights are the same with and without them.
         self.central = _Mates(layout, seats_in(layout.central)) if layout.central else None
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
         codes = tokens.long()
-        own, values = codes[:, : self.tokens], self.value.features(codes[:, : self.tokens])
+        actor_codes, values = codes[:, : self.tokens], self.value.features(codes[:, : self.tokens])
         if self.central is not None:
             values = self.central(values, codes[:, self.tokens :])
-        return self.policy(own), self.value.outputs(values).squeeze(-1)
+        return self.policy(actor_codes), self.value.outputs(values).squeeze(-1)
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Compute only the logits (B, K), for a player."""
@@ -65,9 +65,9 @@ class _Tower(nn.Module):
         self.dense = tower((*layout.hidden, outputs), layout.activation, gain, layout.generator)
 
     def features(self, codes: Tensor) -> Tensor:
-        """Codes (B, D) to features (B, S, H) of the seats, which hear of each other."""
-        own: Tensor = self.seats(codes)
-        return own if self.mates is None else self.mates(own)
+        """Codes (B, D) to features (B, S, H) of the seats, after attention between them."""
+        features: Tensor = self.seats(codes)
+        return features if self.mates is None else self.mates(features)
 
     def outputs(self, features: Tensor) -> Tensor:
         """Features (B, S, H) to outputs (B, K)."""
@@ -79,7 +79,7 @@ class _Tower(nn.Module):
 
 
 class _Mates(nn.Module):
-    """Adds to features (B, S, H) what seats see: each other, or seats of tokens that only a critic has."""
+    """Adds attention between seats to features (B, S, H), or attention to seats of tokens that only a critic has."""
 
     def __init__(self, layout: Layout, seats: Sequence[Group] = ()) -> None:
         super().__init__()
@@ -90,15 +90,15 @@ class _Mates(nn.Module):
         self.ask, self.show = (_linear(width, width, generator) for _ in range(2))
         self.tell = _linear(width, width, generator, 0.0)
 
-    def forward(self, own: Tensor, codes: Tensor | None = None) -> Tensor:
-        shown = own if self.seats is None else self.seats(codes)
-        scores = self.ask(own) @ self.show(shown).transpose(1, 2) * own.shape[2] ** -0.5
-        heard: Tensor = own + self.tell(torch.softmax(scores, 2) @ shown)
-        return heard
+    def forward(self, features: Tensor, codes: Tensor | None = None) -> Tensor:
+        others = features if self.seats is None else self.seats(codes)
+        scores = self.ask(features) @ self.show(others).transpose(1, 2) * features.shape[2] ** -0.5
+        result: Tensor = features + self.tell(torch.softmax(scores, 2) @ others)
+        return result
 
 
 class _Seats(nn.Module):
-    """Features (B, S, H) of each seat; seats that read alike share all weights but a place."""
+    """Features (B, S, H) of each seat; seats with equal inputs share all weights except a place."""
 
     def __init__(self, layout: Layout, seats: list[Group]) -> None:
         super().__init__()
@@ -110,19 +110,19 @@ class _Seats(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         parts = torch.split(codes, self.sizes, dim=1)
-        seen = [self.looks[kind](part) for kind, part in zip(self.kinds, parts, strict=True)]
-        features: Tensor = self.activation(torch.stack(seen, 1) + self.place)
+        seat_features = [self.looks[kind](part) for kind, part in zip(self.kinds, parts, strict=True)]
+        features: Tensor = self.activation(torch.stack(seat_features, 1) + self.place)
         return features
 
 
 class _Look(nn.Module):
-    """What one seat sees: its cells, pooled by attention, and its other tokens."""
+    """Features of one seat: its cells, pooled by attention, and its other tokens."""
 
     def __init__(self, layout: Layout, categories: Group) -> None:
         super().__init__()
         # Pooling by attention: Lee et al. 2019 (https://arxiv.org/abs/1810.00825). Queries depend on the tokens that
-        # are no cells (heading, mission) and on the cells' mean, so that where a head looks depends on what is there;
-        # queries meet embeddings themselves: keys for every cell would take most of the time, and are as linear.
+        # are no cells (heading, mission) and on the cells' mean, so that a head's focus depends on the cells;
+        # queries meet embeddings themselves: keys for every cell would take most of the time, and are linear, too.
         generator = layout.generator
         self.cells = next(len(list(run)) for _, run in groupby(categories))
         rest = categories[self.cells :]
@@ -134,7 +134,7 @@ class _Look(nn.Module):
             nn.init.normal_(table.weight, generator=generator)
         self.query = _linear(WIDE * (1 + len(rest)), HEADS * WIDE, generator)
         self.out = _linear(WIDE * (HEADS + len(rest)), layout.hidden[0], generator, 2**0.5)
-        nn.init.normal_(self.query.bias, generator=generator)  # heads that start alike would look alike
+        nn.init.normal_(self.query.bias, generator=generator)  # heads with equal weights would stay equal
 
     def forward(self, codes: Tensor) -> Tensor:
         """Codes (B, D) to features (B, H)."""

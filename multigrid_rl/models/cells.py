@@ -59,12 +59,12 @@ class _CellTower(nn.Module):
     def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
         super().__init__()
         # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.
-        kinds = sorted(set(categories))
-        self.tables = nn.ModuleDict({str(kind): nn.Embedding(kind, EMBEDDING) for kind in kinds})
+        counts = sorted(set(categories))
+        self.tables = nn.ModuleDict({str(count): nn.Embedding(count, EMBEDDING) for count in counts})
         # Runs of equal numbers of values: that number, the first token and how many tokens.
         self.runs, first = [], 0
-        for kind, group in groupby(categories):
-            self.runs.append((kind, first, len(list(group))))
+        for count, group in groupby(categories):
+            self.runs.append((count, first, len(list(group))))
             first += self.runs[-1][2]
         views = [convolution and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs]
         self.views = views
@@ -93,7 +93,7 @@ class _CellTower(nn.Module):
     def initialise(self, gain: float, generator: torch.Generator) -> None:
         """Orthogonal weights, the last layer scaled by ``gain``."""
         layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-        # Normal, as rows of a table are looked up and not multiplied: nothing is to keep its length.
+        # Normal, as rows of a table are looked up and not multiplied: no length has to be preserved.
         for table in self.tables.values():
             assert isinstance(table, nn.Embedding)
             nn.init.normal_(table.weight, generator=generator)
@@ -105,8 +105,8 @@ class _CellTower(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         parts = []
-        for (kind, first, size), view in zip(self.runs, self.views, strict=True):
-            embedded = self.tables[str(kind)](codes[:, first : first + size])
+        for (count, first, size), view in zip(self.runs, self.views, strict=True):
+            embedded = self.tables[str(count)](codes[:, first : first + size])
             if view:
                 side = isqrt(size)
                 embedded = self.convolve(embedded.view(-1, side, side, EMBEDDING).permute(0, 3, 1, 2))

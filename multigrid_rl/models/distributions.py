@@ -22,16 +22,16 @@ Array = NDArray[Any]
 #: How a Gaussian draw becomes an action within bounds.
 Bound = Literal["clip", "tanh", "clip3"]
 BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
-#: Where draws lie before anything is learned, in units of 1, and the largest share of them that a bound may clip.
-_REACH, _CLIPPED = 3.0, 0.45
-#: Logit of a choice that there is not: of a component with fewer choices than others, or one that is not legal.
+#: Reach of the draws of an untrained policy, and the largest share of them that a bound may clip.
+_REACH, _MAX_CLIPPED_SHARE = 3.0, 0.45
+#: Logit of a missing choice: of a component with fewer choices than others, or an illegal one.
 #: Finite, as 0 times infinity is NaN.
 NO_CHOICE = -1e9
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Draw(NamedTuple):
-    """Actions drawn for ``N`` rows, as a batch keeps them."""
+    """Actions drawn for ``N`` rows, as a batch stores them."""
 
     actions: Array  # (N, C) choices, small integers, or (N, A) float32 before they are bounded
     logp: NDArray[np.float32]  # (N, C) log-probability, or density, of each component
@@ -73,9 +73,9 @@ class Distribution(Protocol):
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, width)."""
-        return self.plain_loss(outputs, actions)
+        return self.uncensored_loss(outputs, actions)
 
-    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+    def uncensored_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the same (B,) as if no action had been clipped (``train.cloning.censored=false``)."""
         return -self.log_prob(outputs, actions).sum(1)
 
@@ -89,9 +89,9 @@ def draw_choices(
     logp: NDArray[np.float32],
     entropy: NDArray[np.float32],
 ) -> None:
-    """Fill ``actions``, ``logp`` and ``entropy`` (N,) as :func:`sample` returns them; ``weights`` (K,) is scratch."""
+    """Fill ``actions``, ``logp`` and ``entropy`` (N,) as :func:`sample` returns them; ``weights`` (K,) is a buffer."""
     # p_k = e^(l_k - top) / Z; subtracting the largest logit changes no p and keeps exponentials from overflowing. The
-    # entropy is then H = log Z - sum p_k (l_k - top), from the two sums that are needed anyway.
+    # entropy is then H = log Z - sum p_k (l_k - top), from two sums that the draw needs anyway.
     count = logits.shape[1]
     for n in range(logits.shape[0]):
         top = logits[n, 0]
@@ -106,11 +106,11 @@ def draw_choices(
         log_total = np.log(total)
         entropy[n] = log_total - weighted / total
         # Inverse of the cumulative distribution; the last action also takes the rounding error.
-        rest = uniform[n, 0] * total
+        remaining = uniform[n, 0] * total
         choice = count - 1
         for k in range(count - 1):
-            rest -= weights[k]
-            if rest < 0.0:
+            remaining -= weights[k]
+            if remaining < 0.0:
                 choice = k
                 break
         actions[n] = choice
@@ -133,9 +133,9 @@ def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
         Actions (N,) of :func:`choice_type`, log-probabilities (N,), entropies (N,).
     """
     rows = len(logits)
-    drawn = Draw(np.empty(rows, choice_type(logits.shape[1])), np.empty(rows, np.float32), np.empty(rows, np.float32))
-    draw_choices(np.ascontiguousarray(logits), uniform, np.empty(logits.shape[1]), *drawn)
-    return drawn
+    draw = Draw(np.empty(rows, choice_type(logits.shape[1])), np.empty(rows, np.float32), np.empty(rows, np.float32))
+    draw_choices(np.ascontiguousarray(logits), uniform, np.empty(logits.shape[1]), *draw)
+    return draw
 
 
 class Categorical(Distribution):
@@ -151,9 +151,9 @@ class Categorical(Distribution):
         self.components = self.width = len(choices)
         self.outputs = sum(choices)
         self.equal = len(set(choices)) == 1
-        most, first = max(choices), np.cumsum([0, *choices[:-1]])
+        largest, first = max(choices), np.cumsum([0, *choices[:-1]])
         columns = [
-            [begin + k if k < count else self.outputs for k in range(most)]
+            [begin + k if k < count else self.outputs for k in range(largest)]
             for begin, count in zip(first, choices, strict=True)
         ]
         self._columns = np.array(columns)
@@ -163,18 +163,18 @@ class Categorical(Distribution):
         if self.equal:
             return outputs.reshape(len(outputs), self.components, -1)
         if isinstance(outputs, Tensor):
-            rest = outputs.new_full((len(outputs), 1), NO_CHOICE)
-            return torch.cat([outputs, rest], dim=1)[:, torch.from_numpy(self._columns)]
+            column = outputs.new_full((len(outputs), 1), NO_CHOICE)
+            return torch.cat([outputs, column], dim=1)[:, torch.from_numpy(self._columns)]
         padding = np.full((len(outputs), 1), NO_CHOICE, outputs.dtype)
         return np.concatenate([outputs, padding], axis=1)[:, self._columns]
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream."""
         logits = self.logits(outputs)
-        # Seats of a team take turns with the stream of their game: a game draws the same alone and among 4096.
-        drawn = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
+        # Seats of a team take turns with the stream of their game: a game draws the same by itself and among 4096.
+        draw = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
         shape = (len(outputs), self.components)
-        actions, logp, entropy = drawn
+        actions, logp, entropy = draw
         return Draw(actions.reshape(shape), logp.reshape(shape), entropy.reshape(shape))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
@@ -205,7 +205,7 @@ class Categorical(Distribution):
 class Gaussian(Distribution):
     """A diagonal Gaussian over ``A`` numbers; outputs are ``A`` means, then ``A`` logarithms of standard deviations.
 
-    A batch keeps the raw draw and the environment gets the bounded one.
+    A batch stores the raw draw and the environment gets the bounded one.
 
     Args:
         low, high: bounds (A,) of the environment's actions.
@@ -220,17 +220,17 @@ class Gaussian(Distribution):
     def __init__(self, low: Array, high: Array, bound: Bound | None) -> None:
         self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
         with np.errstate(over="ignore"):
-            stretched = np.isfinite(self.high - self.low).all() and not self.filled
-        self.bound = bound or ("clip3" if stretched else "clip")
+            rescaled = np.isfinite(self.high - self.low).all() and not self.fills_bounds
+        self.bound = bound or ("clip3" if rescaled else "clip")
         self.width = len(self.low)
         self.outputs = 2 * self.width
 
     @property
-    def filled(self) -> bool:
+    def fills_bounds(self) -> bool:
         """Whether draws of mean 0 and deviation 1 fill the bounds, and neither end gets nearly half of them."""
-        ends = [*(-self.low).tolist(), *self.high.tolist()]  # of draws that lie as often on either side of 0
-        reached = all(end <= _REACH or math.isinf(end) for end in map(abs, ends))
-        return reached and all(NormalDist().cdf(-end) <= _CLIPPED for end in ends)
+        ends = [*(-self.low).tolist(), *self.high.tolist()]  # draws are symmetric around 0
+        within_reach = all(end <= _REACH or math.isinf(end) for end in map(abs, ends))
+        return within_reach and all(NormalDist().cdf(-end) <= _MAX_CLIPPED_SHARE for end in ends)
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, 2 A) from the row's stream."""
@@ -250,16 +250,16 @@ class Gaussian(Distribution):
     def bounded(self, actions: Array) -> Array:
         """Map ``actions`` (N, A) into the environment's bounds."""
         if self.bound == "clip":
-            inside: Array = np.clip(actions, self.low, self.high)
-            return inside
+            clipped: Array = np.clip(actions, self.low, self.high)
+            return clipped
         # Clipped once more: in float32 low + share * (high - low) may exceed a bound by its last bit.
         share = np.tanh(actions) if self.bound == "tanh" else np.clip(actions, -_REACH, _REACH) / _REACH
-        within: Array = np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
-        return within
+        rescaled: Array = np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
+        return rescaled
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-densities (B, 1) of raw draws ``actions`` (B, A)."""
-        # Of the raw draw, whose ratio of two policies is that of the bounded one: the Jacobian of tanh cancels.
+        # Of the raw draw: the ratio of two policies equals the bounded one's, as the Jacobian of tanh cancels.
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         normal = (actions - mean) * torch.exp(-log_std)
         return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI).sum(1, keepdim=True)
@@ -272,12 +272,12 @@ class Gaussian(Distribution):
             actions, low, high = self._raw(actions), torch.full_like(low, -_REACH), torch.full_like(high, _REACH)
         return -censored(mean, log_std, actions, low, high).sum(1)
 
-    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+    def uncensored_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the same (B,) as if no action had been clipped."""
         return -self.log_prob(outputs, self._raw(actions) if self.bound == "clip3" else actions).sum(1)
 
     def _raw(self, actions: Tensor) -> Tensor:
-        """Return the draws (B, A) that ``clip3`` makes ``actions`` of."""
+        """Return the draws (B, A) that ``clip3`` turns into ``actions``."""
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         return (2 * (actions - low) / (high - low) - 1) * _REACH
 
@@ -286,11 +286,11 @@ class Gaussian(Distribution):
         return (outputs[:, self.width :] + 0.5 + HALF_LOG_2PI).sum(1, keepdim=True)
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return divergences (B, 1) of the raw draw of ``new`` from that of ``old`` in nats."""
+        """Return divergences (B, 1) between raw draws, of ``new`` from ``old``, in nats."""
         # Of the raw draw, as divergences do not change under a bijection such as tanh.
-        (mean, log_std), (to, log_to) = ((x[:, : self.width], x[:, self.width :]) for x in (old, new))
-        apart = (torch.exp(2 * log_std) + (mean - to).pow(2)) / (2 * torch.exp(2 * log_to))
-        return (log_to - log_std + apart - 0.5).sum(1, keepdim=True)
+        (mean, log_std), (new_mean, new_log_std) = ((x[:, : self.width], x[:, self.width :]) for x in (old, new))
+        scaled_distance = (torch.exp(2 * log_std) + (mean - new_mean).pow(2)) / (2 * torch.exp(2 * new_log_std))
+        return (new_log_std - log_std + scaled_distance - 0.5).sum(1, keepdim=True)
 
 
 def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -298,9 +298,9 @@ def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: 
     # Tobin 1958 (https://doi.org/10.2307/1907382): within the bounds the density, at a bound the probability beyond it.
     # A density would grow without limit where an expert is always at the bound, and dominate all other terms.
     normal = (actions - mean) * torch.exp(-log_std)
-    within = -0.5 * normal.pow(2) - log_std - HALF_LOG_2PI
-    beyond: Tensor = torch.special.log_ndtr(torch.where(actions >= high, -normal, normal))
-    return torch.where((actions > low) & (actions < high), within, beyond)
+    log_density = -0.5 * normal.pow(2) - log_std - HALF_LOG_2PI
+    log_tail: Tensor = torch.special.log_ndtr(torch.where(actions >= high, -normal, normal))
+    return torch.where((actions > low) & (actions < high), log_density, log_tail)
 
 
 def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
@@ -311,8 +311,8 @@ def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
     uniform = rng.uniform(2 * pairs)
     radius = np.sqrt(-2 * np.log1p(-uniform[:, :pairs]))
     angle = 2 * np.pi * uniform[:, pairs:]
-    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return both[:, :columns].astype(np.float32)
+    numbers = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return numbers[:, :columns].astype(np.float32)
 
 
 def distribution_of(space: spaces.Space[Any], bound: Bound | None = None, network: Any = None) -> Distribution:

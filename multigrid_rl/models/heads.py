@@ -1,4 +1,4 @@
-"""Policy heads for bounded continuous actions beside the Gaussian: distributions that are part of the network.
+"""Policy heads for bounded continuous actions, besides the Gaussian: distributions that are part of the network.
 
 Inside, actions are scaled so that the bounds are -1 and 1; outside they are in the environment's units. Every head is
 a distribution (:class:`~multigrid_rl.models.distributions.Distribution`), and its weights are weights of the network.
@@ -21,11 +21,11 @@ LEAST_STD = 0.01
 
 
 class Head(nn.Module):
-    """A distribution over ``A`` numbers within bounds that may have weights of its own.
+    """A distribution over ``A`` bounded numbers, which may have weights.
 
     Args:
         low, high: bounds (A,) of the environment's actions, finite.
-        outputs: size of the network's output for it.
+        outputs: size of the network's output that it reads.
 
     Classes of ``tables.HEADS`` are called with low, high, the ``size`` of ``model.head_size``, the number of features
     before the outputs and the source of their initial weights.
@@ -49,8 +49,8 @@ class Head(nn.Module):
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream; NaN: no probability."""
         with torch.no_grad():
             tensor = torch.from_numpy(outputs)
-            drawn = self._sample(tensor, rng)
-            return Draw(*(x.numpy() for x in (drawn * self.reach + self.middle, *self._statistics(tensor, drawn))))
+            actions = self._sample(tensor, rng)
+            return Draw(*(x.numpy() for x in (actions * self.reach + self.middle, *self._statistics(tensor, actions))))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, A) of each row, or a substitute."""
@@ -64,8 +64,8 @@ class Head(nn.Module):
 
     def bounded(self, actions: Array) -> Array:
         """Return ``actions`` (N, A) clipped to the bounds."""
-        inside: Array = np.clip(actions, self.low, self.high)
-        return inside
+        clipped: Array = np.clip(actions, self.low, self.high)
+        return clipped
 
     def scaled(self, actions: Tensor) -> Tensor:
         """Return ``actions`` (B, A) in units in which the bounds are -1 and 1."""
@@ -83,7 +83,7 @@ class Head(nn.Module):
         """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, A)."""
         return -self.log_prob(outputs, actions).squeeze(1)
 
-    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+    def uncensored_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the same (B,) as if no action had been clipped (``train.cloning.censored=false``)."""
         return -self.log_prob(outputs, actions).squeeze(1) if self.density else self.cloning_loss(outputs, actions)
 
@@ -91,18 +91,18 @@ class Head(nn.Module):
         """Return scaled actions (N, A)."""
         raise NotImplementedError
 
-    def _statistics(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    def _statistics(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies (N, 1) of the drawn actions; NaN where they have none."""
         if not self.density:
             return (outputs.new_full((len(outputs), 1), math.nan),) * 2
-        return self.log_prob(outputs, drawn * self.reach + self.middle), self.entropy(outputs)
+        return self.log_prob(outputs, actions * self.reach + self.middle), self.entropy(outputs)
 
     def _mode(self, outputs: Tensor) -> Tensor:
         raise NotImplementedError
 
 
 class Deterministic(Head):
-    """A point estimate, fitted by mean squared error. Where an expert acts in two ways it lies between them."""
+    """A point estimate, fitted by mean squared error. Where an expert acts in two ways, it lies between them."""
 
     density = False
 
@@ -111,13 +111,13 @@ class Deterministic(Head):
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return mean squared errors (B,), scaled; an output beyond a bound at which the action lies has no error."""
-        # As censored() of the Gaussian: who plays such an output is clipped to the same action.
+        # As censored() of the Gaussian: the bounds clip such an output to the same action.
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         error = outputs - self.scaled(actions)
         error = torch.where(actions >= high, error.clamp(max=0), error)
         return torch.where(actions <= low, error.clamp(min=0), error).pow(2).mean(1)
 
-    def plain_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+    def uncensored_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return mean squared errors (B,), scaled."""
         return (outputs - self.scaled(actions)).pow(2).mean(1)
 
@@ -147,8 +147,8 @@ class Mixture(Head):
 
     def _parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log weights (B, K), means and log standard deviations (B, K, A), scaled."""
-        weights, rest = outputs[:, : self.size], outputs[:, self.size :]
-        means = rest.reshape(-1, self.size, self.width) + self.places
+        weights, flat_means = outputs[:, : self.size], outputs[:, self.size :]
+        means = flat_means.reshape(-1, self.size, self.width) + self.places
         log_std = self.log_std.clamp(min=math.log(LEAST_STD)).expand_as(means)
         return torch.log_softmax(weights, 1), means, log_std
 
@@ -175,11 +175,11 @@ class Mixture(Head):
         return (weights.exp() * (entropy - weights)).sum(1, keepdim=True)
 
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
-        # First a component by its weight, then a number of it: the density is log sum_k exp(log w_k + log N_k).
+        # First a component by its weight, then a draw from it: the density is log sum_k exp(log w_k + log N_k).
         weights, means, log_std = self._parts(outputs)
-        chosen = torch.from_numpy(sample(weights.numpy(), rng.uniform(1)).actions).long()
+        index = torch.from_numpy(sample(weights.numpy(), rng.uniform(1)).actions).long()
         rows = torch.arange(len(outputs))
-        return means[rows, chosen] + log_std[rows, chosen].exp() * torch.from_numpy(normal_numbers(rng, self.width))
+        return means[rows, index] + log_std[rows, index].exp() * torch.from_numpy(normal_numbers(rng, self.width))
 
     def _mode(self, outputs: Tensor) -> Tensor:
         weights, means, log_std = self._parts(outputs)
@@ -222,7 +222,7 @@ class Bins(Head):
             features = features + self.table[d, chosen[:, d]]
         return torch.log_softmax(torch.stack(logits, 1), 2)
 
-    def _chosen(self, outputs: Tensor, uniform: Array | None) -> Tensor:
+    def _choose(self, outputs: Tensor, uniform: Array | None) -> Tensor:
         """Choose (N, A) numbers of values one after the other: drawn with ``uniform`` (N, A), or the likeliest."""
         features, chosen = outputs, []
         for d in range(self.width):
@@ -254,24 +254,24 @@ class Bins(Head):
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return cross entropies (B,); an action between two values counts as both, the more the nearer."""
         places = self._places(actions)
-        near = torch.stack([places.floor(), places.ceil()], 2).long()
+        neighbours = torch.stack([places.floor(), places.ceil()], 2).long()
         share = places - places.floor()
-        logp = self._log_probs(outputs, self._numbers(actions)).gather(2, near)
+        logp = self._log_probs(outputs, self._numbers(actions)).gather(2, neighbours)
         return -((1 - share) * logp[..., 0] + share * logp[..., 1]).sum(1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the numbers given those before them, summed along the likeliest action."""
         with torch.no_grad():
-            likeliest = self._chosen(outputs, None)
+            likeliest = self._choose(outputs, None)
         logp = self._log_probs(outputs, likeliest)
         return -(logp.exp() * logp).sum(2).sum(1, keepdim=True)
 
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
-        return self._values(self._chosen(outputs, rng.uniform(self.width)))
+        return self._values(self._choose(outputs, rng.uniform(self.width)))
 
     def _mode(self, outputs: Tensor) -> Tensor:
         """Return the means around the likeliest values, their neighbours included: finer than values lie apart."""
-        chosen, numbers = self._chosen(outputs, None), torch.arange(self.size)
+        chosen, numbers = self._choose(outputs, None), torch.arange(self.size)
         share = self._log_probs(outputs, chosen).exp() * ((numbers - chosen.unsqueeze(2)).abs() <= 1)
         return (share * self._values(numbers)).sum(2) / share.sum(2)
 
@@ -292,7 +292,7 @@ class Diffusion(Head):
         super().__init__(low, high, features)
         self.size = size
         # The cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17): with few steps, a
-        # linear schedule would spend most of them on what is noise already.
+        # linear schedule would spend most of them on mere noise.
         share = torch.arange(size + 1, dtype=torch.float64) / size
         curve = torch.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
         alpha = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step
@@ -324,8 +324,8 @@ class Diffusion(Head):
         return (self.predicted(outputs, noisy, steps) - noise).pow(2).mean(1)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return :meth:`noise_loss` (B,) of one random step and noise for each row."""
-        # Equation 14 of Ho et al., whose weights of the steps are left out: that trains better, they found.
+        """Return :meth:`noise_loss` (B,) with one random step and noise for each row."""
+        # Equation 14 of Ho et al., without its weights of the steps, which they found to train better.
         # Seeded by the outputs, so that a resumed run draws the same as an unbroken one.
         seed = int(outputs.detach().double().sum().view(torch.int64))
         generator = torch.Generator().manual_seed(seed)
@@ -333,28 +333,28 @@ class Diffusion(Head):
         noise = torch.randn(actions.shape, generator=generator).to(outputs.device)
         return self.noise_loss(outputs, actions, steps, noise)
 
-    def _denoised(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """Return scaled actions (N, A) out of ``noise`` (N, T, A): the first, and what each step but the last adds."""
+    def _denoise(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Return scaled actions (N, A) from ``noise`` (N, T, A): the start, then what each step but the last adds."""
         actions = noise[:, 0]
         for t in range(self.size - 1, -1, -1):
             alpha_bar, alpha = self.alpha_bar[t], self.alpha[t]
-            before = self.alpha_bar[t - 1] if t else torch.ones_like(alpha_bar)
+            earlier = self.alpha_bar[t - 1] if t else torch.ones_like(alpha_bar)
             predicted = self.predicted(outputs, actions, torch.full(outputs.shape[:1], t))
             # The action that the prediction implies, clipped to the bounds; then the posterior's mean (equations 7 and
             # 15).
-            denoised = ((actions - (1 - alpha_bar).sqrt() * predicted) / alpha_bar.sqrt()).clamp(-1, 1)
-            actions = (before.sqrt() * (1 - alpha) * denoised + alpha.sqrt() * (1 - before) * actions) / (1 - alpha_bar)
+            clean = ((actions - (1 - alpha_bar).sqrt() * predicted) / alpha_bar.sqrt()).clamp(-1, 1)
+            actions = (earlier.sqrt() * (1 - alpha) * clean + alpha.sqrt() * (1 - earlier) * actions) / (1 - alpha_bar)
             if t:
-                actions = actions + ((1 - alpha) * (1 - before) / (1 - alpha_bar)).sqrt() * noise[:, self.size - t]
+                actions = actions + ((1 - alpha) * (1 - earlier) / (1 - alpha_bar)).sqrt() * noise[:, self.size - t]
         return actions
 
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         noise = normal_numbers(rng, self.size * self.width)
-        return self._denoised(outputs, torch.from_numpy(noise).view(-1, self.size, self.width))
+        return self._denoise(outputs, torch.from_numpy(noise).view(-1, self.size, self.width))
 
     def _mode(self, outputs: Tensor) -> Tensor:
         """Return the actions denoised from zero noise: without a density there is no likeliest action."""
-        return self._denoised(outputs, outputs.new_zeros(outputs.shape[0], self.size, self.width))
+        return self._denoise(outputs, outputs.new_zeros(outputs.shape[0], self.size, self.width))
 
 
 def _step_table(steps: int, width: int) -> Tensor:

@@ -23,8 +23,8 @@ def tower(
     layer_norm: bool = False,
 ) -> nn.Sequential:
     """Build linear layers from each of ``sizes`` to the next with activations between them, orthogonal by ``gain``."""
-    # Orthogonal weights keep the length of what passes through them (Saxe et al. 2014,
-    # https://arxiv.org/abs/1312.6120); a gain of sqrt(2) makes up for what activations take away. A last gain of 0.01
+    # Orthogonal weights preserve the length of vectors (Saxe et al. 2014,
+    # https://arxiv.org/abs/1312.6120); a gain of sqrt(2) makes up for the activations. A last gain of 0.01
     # starts with a nearly uniform policy: one of the details that PPO owes its results to (Engstrom et al. 2020,
     # https://arxiv.org/abs/2005.12729).
     layers: list[nn.Module] = []
@@ -42,7 +42,7 @@ def tower(
 class MLPActorCritic(nn.Module):
     """Separate policy and value towers over tokens."""
 
-    # Towers of their own reach more than a shared trunk, whose two losses need weighing (Andrychowicz et al. 2021,
+    # Separate towers reach more than a shared trunk, whose two losses need weighing (Andrychowicz et al. 2021,
     # https://arxiv.org/abs/2006.05990, section 3.2). The first layer is a linear layer on the one-hot codes of all
     # tokens (models.tokens), of both towers at once: tokens are looked up once.
 
@@ -81,8 +81,8 @@ class MLPActorCritic(nn.Module):
 
     def _features(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first layer (B, H) of the policy and of the values."""
-        both = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
-        return both[:, : self.hidden[0]], both[:, self.hidden[0] :]
+        sums = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
+        return sums[:, : self.hidden[0]], sums[:, self.hidden[0] :]
 
 
 def table_of(categories: Sequence[int], width: int, generator: Generator) -> nn.Parameter:

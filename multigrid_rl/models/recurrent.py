@@ -75,11 +75,11 @@ class RecurrentActorCritic(nn.Module):
         games, steps, _ = tokens.shape
         # All steps at once: only the core must go step by step.
         embedded = self._embed(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)
-        # Multiplied, not indexed: the gradient through time then stops at a start of its own.
-        keep = (~starts).float().unsqueeze(-1)
+        # Multiplied, not indexed: the gradient through time then stops at a start.
+        not_cleared = (~starts).float().unsqueeze(-1)
         hidden = []
         for t in range(steps):
-            state = self._advance(embedded[:, t], state * keep[:, t])
+            state = self._advance(embedded[:, t], state * not_cleared[:, t])
             hidden.append(state[:, : self.core.hidden_size])
         return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
 
@@ -98,7 +98,7 @@ class RecurrentActorCritic(nn.Module):
         return next_state
 
     def _heads(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        # The policy reads the memory directly; values get a layer of their own, where central tokens come in.
+        # The policy reads the memory directly; values get a separate layer, which central tokens enter.
         critic = self.value_hidden(hidden)
         if self.central is not None:
             critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)

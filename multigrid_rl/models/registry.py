@@ -53,7 +53,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
         architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}`` or
             ``{"name": "gru", "hidden": [64]}``.
         observation: number of values of each token that the actor reads, or the length of a vector of floats.
-        outputs: numbers that the policy puts out: logits, or the means of a Gaussian.
+        outputs: number of the policy's outputs: logits, or the means of a Gaussian.
         seed: of the initial weights.
         central: number of values of each token that only the critic reads.
         log_std: logarithm of a Gaussian's standard deviation at the start, appended to the means; ``None``: logits.
@@ -72,7 +72,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
     if activation not in _ACTIVATIONS:
         raise ArchitectureError(expected("architecture.activation", ", ".join(_ACTIVATIONS), activation))
     normalise, layer_norm = _options(str(name), architecture, entry, vector=vector)
-    for good, key, wanted, got in (
+    for allowed, key, wanted, value in (
         (
             entry.vectors or (entry.images and image) or not vector,
             "name",
@@ -83,9 +83,9 @@ def build(  # noqa: PLR0913 - all but three have defaults
         (entry.central or not central, "name", f"{networks_with('central')} with a central critic", name),
         (entry.legal or not legal, "name", f"{networks_with('legal')} with choices that are not always legal", name),
     ):
-        if not good:
-            raise ArchitectureError(expected(f"architecture.{key}", wanted, got))
-    # A generator of its own: a network's weights depend on its seed alone, not on what else was drawn in the process.
+        if not allowed:
+            raise ArchitectureError(expected(f"architecture.{key}", wanted, value))
+    # A separate generator: a network's weights depend only on its seed, not on other draws in the process.
     generator = torch.Generator().manual_seed(seed)
     layout = Layout(str(name), observation, outputs, tuple(sizes), activation, generator, tuple(central))
     layout = layout._replace(log_std=log_std, normalise=normalise, layer_norm=layer_norm, legal=legal, image=image)
@@ -97,30 +97,30 @@ def _units(architecture: Mapping[str, Any]) -> Sequence[int]:
     """Return the units of each hidden layer. Raises :class:`ArchitectureError` for sizes that make no network."""
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
-    good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
+    possible = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
     entry = network_entry(architecture.get("name"))
     layers = 1 if entry is not None and entry.memory else MAX_LAYERS
-    if not 1 <= len(sizes) <= layers or not good:
+    if not 1 <= len(sizes) <= layers or not possible:
         wanted = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
         raise ArchitectureError(expected("architecture.hidden", wanted, hidden))
     return sizes
 
 
 def _options(name: str, architecture: Mapping[str, Any], entry: Network, *, vector: bool) -> tuple[bool, bool]:
-    """Return whether to normalise observations and layers. Raises :class:`ArchitectureError` where that cannot be."""
-    found: dict[str, Any] = {"normalise": False, "scale_values": False, "norm": NORMS[0]}
-    for key, default in found.items():
-        found[key] = architecture.get(key, default)
+    """Return whether to normalise observations and layers. Raises :class:`ArchitectureError`: impossible."""
+    options: dict[str, Any] = {"normalise": False, "scale_values": False, "norm": NORMS[0]}
+    for key, default in options.items():
+        options[key] = architecture.get(key, default)
         values = (NORMS if key == "norm" else (False, True)) if vector and key in entry.options else (default,)
-        if found[key] not in values:
+        if options[key] not in values:
             wanted = " or ".join(str(value).lower() for value in values)
-            what = "a vector" if vector else "tokens"
-            raise ArchitectureError(expected(f"architecture.{key}", f"{wanted} with {name} for {what}", found[key]))
-    return found["normalise"], found["norm"] == "layer"
+            kind = "a vector" if vector else "tokens"
+            raise ArchitectureError(expected(f"architecture.{key}", f"{wanted} with {name} for {kind}", options[key]))
+    return options["normalise"], options["norm"] == "layer"
 
 
 def import_parts(architecture: Mapping[str, Any]) -> None:
-    """Import what a network is made of. Its modules may keep tensors, which belong to no device that it is tried on."""
+    """Import a network's parts. Their modules may hold tensors, which must not be on a device of a trial build."""
     name = str(architecture.get("name"))
     if ":" in name:
         import_object("model.name", name, "module:Class")
@@ -134,8 +134,8 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
     distribution = _head(agent.action_space, architecture, seed)
     name = str(architecture.get("name"))
     if ":" in name:
-        reads = [space for space in (agent.observation_space, agent.critic_space) if space is not None]
-        network = custom(name, architecture, reads, distribution.outputs, seed)
+        read_spaces = [space for space in (agent.observation_space, agent.critic_space) if space is not None]
+        network = custom_network(name, architecture, read_spaces, distribution.outputs, seed)
     else:
         gaussian = isinstance(distribution, Gaussian)
         central = () if agent.critic_space is None else signature_of(agent.critic_space)
@@ -155,37 +155,37 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
 
 
 def actor_of(weights: Mapping[str, Tensor], agent: AgentSpec) -> dict[str, Tensor]:
-    """Return the weights that a player needs: all but a central critic's, where the agent has one."""
-    left_out = None if agent.critic_space is None else CENTRAL
-    return {name: value for name, value in weights.items() if name.partition(".")[0] != left_out}
+    """Return the weights that a player needs: all without a central critic's."""
+    omitted = None if agent.critic_space is None else CENTRAL
+    return {name: value for name, value in weights.items() if name.partition(".")[0] != omitted}
 
 
 def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) -> Distribution:
-    """Return what outputs mean over actions of ``space``. Raises :class:`ArchitectureError` where that cannot be."""
+    """Return the distribution over actions of ``space``. Raises :class:`ArchitectureError`: impossible settings."""
     name, size, bound = (architecture.get(key) for key in ("head", "head_size", "bound"))
-    plain = distribution_of(space, bound)
+    base = distribution_of(space, bound)
     if isinstance(space, spaces.Box) and not space.is_bounded() and (name or "gaussian", bound or "clip") != _UNBOUNDED:
         wanted = "head gaussian with bound clip for actions without bounds"
         raise ArchitectureError(expected("architecture", wanted, f"{name or 'gaussian'} with {bound or 'clip'}"))
-    if name is None or (name == "gaussian" and isinstance(plain, Gaussian)):
-        return plain
-    if not isinstance(plain, Gaussian) or name not in HEADS:
-        wanted = ", ".join(HEADS) if isinstance(plain, Gaussian) else "null for choices"
+    if name is None or (name == "gaussian" and isinstance(base, Gaussian)):
+        return base
+    if not isinstance(base, Gaussian) or name not in HEADS:
+        wanted = ", ".join(HEADS) if isinstance(base, Gaussian) else "null for choices"
         raise ArchitectureError(expected("architecture.head", wanted, name))
     if bound not in (None, "clip"):
         raise ArchitectureError(expected("architecture.bound", f"clip with head {name}", bound))
-    sized = HEADS[name].size is not None
-    if sized and (type(size) is not int or not 1 < size <= MAX_HEAD_SIZE):
+    has_size = HEADS[name].size is not None
+    if has_size and (type(size) is not int or not 1 < size <= MAX_HEAD_SIZE):
         raise ArchitectureError(expected("architecture.head_size", f"2 to {MAX_HEAD_SIZE} with head {name}", size))
     generator = torch.Generator().manual_seed(seed)
-    head: Distribution = load(str(HEADS[name].build))(plain.low, plain.high, size, _units(architecture)[-1], generator)
+    head: Distribution = load(str(HEADS[name].build))(base.low, base.high, size, _units(architecture)[-1], generator)
     return head
 
 
-def custom(
+def custom_network(
     name: str, architecture: Mapping[str, Any], reads: Sequence[spaces.Space[Any]], outputs: int, seed: int = 0
 ) -> nn.Module:
-    """Build a network of the user's own that ``reads`` observations and what its critic alone may; this runs its code.
+    """Build a user's network that ``reads`` observations, then the critic's; this runs the user's code.
 
     Raises:
         ConfigError: it cannot be imported.
@@ -208,7 +208,7 @@ def custom(
 
 
 def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
-    """Return what a network reads: the number of values of each token, or the length of a vector."""
+    """Return a network's input: the number of values of each token, or the length of a vector."""
     if isinstance(space, spaces.MultiDiscrete):
         return tuple(space.nvec.tolist())
     return int(np.prod(space.shape or (1,)))
@@ -216,29 +216,29 @@ def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
 
 @kernel
 def _mix(words: Any, lanes: Any) -> None:
-    prime = np.uint32(0x9E3779B1)  # odd: every word can be recovered from the lane that it became a part of
-    whole = len(words) - len(words) % len(lanes)
-    for first in range(0, whole, len(lanes)):
+    prime = np.uint32(0x9E3779B1)  # odd: multiplication can be inverted, so no word is lost
+    lanes_end = len(words) - len(words) % len(lanes)
+    for first in range(0, lanes_end, len(lanes)):
         for k in range(16):
             lanes[k] = (lanes[k] ^ words[first + k]) * prime
-    for k in range(len(words) - whole):
-        lanes[k] = (lanes[k] ^ words[whole + k]) * prime
+    for k in range(len(words) - lanes_end):
+        lanes[k] = (lanes[k] ^ words[lanes_end + k]) * prime
 
 
 def fingerprint(weights: Mapping[str, Any], *, quick: bool = False) -> str:
     """Hash of named weights (tensors or arrays): names, shapes and bytes, in the order of the names.
 
-    A ``quick`` one is for the moment: of the bytes alone, a tenth of the time, and no proof against intent.
+    A ``quick`` one is for comparisons within a process: of bytes only, a tenth of the time, no proof against intent.
     """
     digest, lanes = hashlib.sha256(), np.zeros(16, np.uint32)  # in hardware: twice as fast as blake2b
     for name in sorted(weights):
         value = weights[name]
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-        whole = np.ascontiguousarray(array)
-        # Told apart are weights that training changed: sixteen 32-bit lanes need no proof against intent.
+        contiguous = np.ascontiguousarray(array)
+        # It detects weights that training changed: sixteen 32-bit lanes need no proof against intent.
         if quick:
-            _mix(whole.reshape(-1).view(np.uint32), lanes)
+            _mix(contiguous.reshape(-1).view(np.uint32), lanes)
             continue
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
-        digest.update(whole.data)
+        digest.update(contiguous.data)
     return lanes.tobytes().hex() if quick else digest.hexdigest()[:32]

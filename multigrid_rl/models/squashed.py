@@ -15,8 +15,8 @@ from multigrid_rl.types import UniformSource
 _INSIDE = 1 - 1e-6
 #: Of Gauss-Hermite quadrature over a draw.
 _NODES, _WEIGHTS = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(9))
-#: Of the trapezoidal rule, for a function with a bend, which the largest deviations make a sharp one. Of the CPU: a
-#: player's shapes alone may be asked for, on no device, where this module is imported.
+#: Of the trapezoidal rule, for a function with a bend, sharp for the largest deviations. On the CPU: this module may
+#: be imported under torch's meta device, to read a player's shapes.
 _STEPS = torch.linspace(-4.5, 4.5, 31, device="cpu")
 _SHARES = torch.softmax(-0.5 * _STEPS.square(), 0)
 
@@ -25,7 +25,7 @@ class TanhGaussian(Head):
     """A diagonal Gaussian squashed into the bounds by tanh, whose deviations depend on the state.
 
     Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290, appendix C). Outputs are ``A`` means, then ``A`` numbers
-    ``s`` that become logarithms of standard deviations between -5 and 2: -1.5 + 3.5 tanh(s), as CleanRL has it.
+    ``s`` that become logarithms of standard deviations between -5 and 2: -1.5 + 3.5 tanh(s), as in CleanRL.
     """
 
     def __init__(self, low: Array, high: Array, *_: object) -> None:
@@ -55,7 +55,7 @@ class TanhGaussian(Head):
         return (log_std + 0.5 + HALF_LOG_2PI + slopes).sum(1, keepdim=True)
 
     def noisy_log_prob(self, outputs: Tensor, actions: Tensor, noise: float) -> Tensor:
-        """Return log-densities (B,) of scaled actions (B, A), each the sum of one that is drawn and of normal noise.
+        """Return log-densities (B,) of scaled actions (B, A), each the sum of a draw and of normal noise.
 
         Args:
             outputs: (B, 2 A).
@@ -64,8 +64,8 @@ class TanhGaussian(Head):
         """
         mean, log_std = outputs[:, : self.width], self._log_std(outputs[:, self.width :])
         draws = torch.tanh(mean[..., None] + log_std.exp()[..., None] * _NODES.to(mean))  # (B, A, 9)
-        each = -0.5 * ((actions[..., None] - draws) / noise).square() - math.log(noise) - HALF_LOG_2PI
-        return torch.logsumexp(each + (_WEIGHTS / _WEIGHTS.sum()).log().to(mean), 2).sum(1)
+        log_densities = -0.5 * ((actions[..., None] - draws) / noise).square() - math.log(noise) - HALF_LOG_2PI
+        return torch.logsumexp(log_densities + (_WEIGHTS / _WEIGHTS.sum()).log().to(mean), 2).sum(1)
 
     def _log_std(self, numbers: Tensor) -> Tensor:
         return -1.5 + 3.5 * torch.tanh(numbers)
@@ -83,7 +83,7 @@ class TanhGaussian(Head):
 
 
 class ClampedTanhGaussian(TanhGaussian):
-    """The same with logarithms of standard deviations clamped to -20 and 2, as Stable-Baselines3 has it."""
+    """The same with logarithms of standard deviations clamped to -20 and 2, as in Stable-Baselines3."""
 
     def _log_std(self, numbers: Tensor) -> Tensor:
         return numbers.clamp(-20, 2)

@@ -1,8 +1,8 @@
 """Tokens: a linear layer on their one-hot codes, computed as a sum of table rows."""
 
-# A token's one-hot code selects one row of the weight matrix, so no wide input and no wide product is ever made. It is
-# ``torch.nn.EmbeddingBag(mode="sum")``, which is what runs on other devices; on the CPU it is compiled, as torch wants
-# 64-bit indices there and sorts them on the way back. It stands here and not in ``fast``, as the reference uses it.
+# A token's one-hot code selects one row of the weight matrix, so no wide input and no wide product is needed. It is
+# ``torch.nn.EmbeddingBag(mode="sum")``, which runs on other devices; on the CPU it is compiled, as torch needs 64-bit
+# indices there and sorts them in the backward pass. It is here and not in ``fast``, as the reference uses it.
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ Floats = NDArray[np.float32]
 def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
     """Add rows ``first[d] + tokens[b, column + d]`` of a table, its columns from ``start`` on, to ``out[b]``."""
     count, width = len(first), out.shape[1]
-    even, whole = count - count % 4, width - width % LANES
+    fours_end, lanes_end = count - count % 4, width - width % LANES
     for b in range(rows[0], rows[1]):
         # Four rows in one go, added up in registers: a tile of out is read and written once.
-        for j in range(0, whole, 2 * LANES):
-            i = min(j + LANES, whole - LANES)
+        for j in range(0, lanes_end, 2 * LANES):
+            i = min(j + LANES, lanes_end - LANES)
             left, right = load(out, b, j), load(out, b, i)
             k, m = start + j, start + i
-            for d in range(0, even, 4):
+            for d in range(0, fours_end, 4):
                 c = column + d
                 r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
                 r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
                 left = left + ((load(table, r0, k) + load(table, r1, k)) + (load(table, r2, k) + load(table, r3, k)))
                 right = right + ((load(table, r0, m) + load(table, r1, m)) + (load(table, r2, m) + load(table, r3, m)))
-            for d in range(even, count):
+            for d in range(fours_end, count):
                 row = first[d] + tokens[b, column + d]
                 left, right = left + load(table, row, k), right + load(table, row, m)
             store(out, b, j, left)
             store(out, b, i, right)
-        for h in range(whole, width):
+        for h in range(lanes_end, width):
             k, total = start + h, out[b, h]
-            for d in range(0, even, 4):
+            for d in range(0, fours_end, 4):
                 c = column + d
                 r0, r1 = first[d] + tokens[b, c], first[d + 1] + tokens[b, c + 1]
                 r2, r3 = first[d + 2] + tokens[b, c + 2], first[d + 3] + tokens[b, c + 3]
                 total += (table[r0, k] + table[r1, k]) + (table[r2, k] + table[r3, k])
-            for d in range(even, count):
+            for d in range(fours_end, count):
                 total += table[first[d] + tokens[b, column + d], k]
             out[b, h] = total
 
@@ -62,13 +62,13 @@ def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows
 def scatter(tokens: Any, column: int, first: Any, gradient: Floats, columns: Any, start: int, out: Floats) -> None:
     """Go back through :func:`gather`: add the ``columns`` of ``gradient[b]`` to all rows of ``out`` that it read."""
     low, high = columns
-    whole = high - (high - low) % LANES
+    lanes_end = high - (high - low) % LANES
     for b in range(len(tokens)):
         for d in range(len(first)):
             row = first[d] + tokens[b, column + d]
-            for h in range(low, whole, LANES):
+            for h in range(low, lanes_end, LANES):
                 store(out, row, start + h, load(out, row, start + h) + load(gradient, b, h))
-            for h in range(whole, high):
+            for h in range(lanes_end, high):
                 out[row, start + h] += gradient[b, h]
 
 
@@ -133,6 +133,6 @@ def sum_of_rows(tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
     if torch.onnx.is_in_onnx_export():  # written down as ONNX, which knows no kernels of ours
         return table[tokens.long() + first].sum(1)
     if table.device.type == "cpu":
-        summed: Tensor = _SumOfRows.apply(tokens, first, table)  # type: ignore[no-untyped-call]
-        return summed
+        sums: Tensor = _SumOfRows.apply(tokens, first, table)  # type: ignore[no-untyped-call]
+        return sums
     return F.embedding_bag(tokens.long() + first, table, mode="sum")

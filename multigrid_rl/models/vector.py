@@ -1,4 +1,4 @@
-"""Networks for observations that are vectors of floats, and what is measured for them."""
+"""Networks for observations that are vectors of floats, and running statistics of these."""
 
 from collections.abc import Sequence
 from math import prod
@@ -37,7 +37,7 @@ class Moments:
         self.count = count
 
     def take(self, normaliser: "Normaliser", rows: int) -> None:
-        """Take the statistics of a ``normaliser`` as those of ``rows`` rows, and of no others."""
+        """Take the statistics of a ``normaliser`` as if of ``rows`` rows, in place of all others."""
         self.count, self.mean = float(rows), normaliser.mean.cpu().numpy().astype(np.float64)
         self.squares = normaliser.std.cpu().numpy().astype(np.float64) ** 2 * rows
 
@@ -71,7 +71,7 @@ class Normaliser(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        # Buffers are saved, shared and hashed with the weights, and no optimiser moves them: only a trainer does,
+        # Buffers are saved, shared and hashed with the weights, and no optimiser changes them: only a trainer does,
         # between updates. A player needs them as much as its weights.
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
@@ -85,7 +85,7 @@ class Normaliser(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalised observations, of the shape of ``obs`` (..., D)."""
-        # One value far out, as a sensor's fault, must not saturate the first layer.
+        # One outlier, as from a faulty sensor, must not saturate the first layer.
         return ((obs - self.mean) / self.std).clamp(-CLIP_OBS, CLIP_OBS)
 
 
@@ -139,7 +139,7 @@ class VectorActorCritic(nn.Module):
         return values
 
     def rescale_values(self, scale: float) -> float:
-        """Set ``value_scale`` without changing the network's values: its last layer is multiplied by what is returned.
+        """Set ``value_scale`` without changing the network's values: multiplies its last layer by the returned factor.
 
         The gradient of a loss in units of the scale changes by the same factor.
         """
@@ -155,13 +155,13 @@ class VectorActorCritic(nn.Module):
 
 
 class CentralActorCritic(VectorActorCritic):
-    """The same with a central critic: behind an agent's own vector (D,) stand those of its team mates, each as long."""
+    """The same with a central critic: after an agent's own vector (D,) come those of its team mates, each as long."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         assert isinstance(layout.observation, int)
         self.size = layout.observation
-        # A part of the first layer of values, which players leave out.
+        # A part of the first layer of values, which players do not have.
         self.central = nn.Linear(sum(layout.central), layout.hidden[0], bias=False)
         nn.init.orthogonal_(self.central.weight, 2**0.5, generator=layout.generator)
 
@@ -188,7 +188,7 @@ class ImageActorCritic(VectorActorCritic):
         height, width, channels = layout.image
         layers: list[nn.Module] = [Pixels(layout.image)]
         while len(layers) < 2 * _CONVOLUTIONS or max(height, width) > _SMALL:
-            # The first layers halve the sides, as whoever reads pixels does (Mnih et al. 2015,
+            # The first layers halve the sides, as is usual for pixels (Mnih et al. 2015,
             # https://doi.org/10.1038/nature14236); a small board keeps its cells.
             stride = 2 if max(height, width) > _SMALL else 1
             layer = nn.Conv2d(channels, _CHANNELS[len(layers) > 1], 3, stride, padding=1)

@@ -1,1 +1,1 @@
-"""Trainers that learn from a replay buffer of all that was played."""
+"""Trainers that learn from a replay buffer."""

@@ -1,6 +1,6 @@
-"""Soft actor-critic: twin critics and a policy of squashed Gaussians learn from a buffer of steps.
+"""Soft actor-critic: twin critics and a policy of squashed Gaussians learn from a replay buffer.
 
-Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290), with the learnt weight of the entropy of their second paper
+Haarnoja et al. 2018 (https://arxiv.org/abs/1801.01290), with the learned weight of the entropy of their second paper
 (https://arxiv.org/abs/1812.05905).
 """
 
@@ -24,27 +24,27 @@ from multigrid_rl.types import Clock
 Array = NDArray[Any]
 #: Gradient steps whose random numbers are drawn together.
 _CHUNK_STEPS = 64
-#: Output of a deviation of 1: see the head.
+#: Output of the policy for a deviation of 1: see the head.
 _WIDE = math.atanh(3 / 7)
 
 
 class ReplayBuffer:
-    """The newest steps, one row each: observation, scaled action, reward, 1 unless it was the end, next observation.
+    """The newest steps, one row each: observation, scaled action, reward, 1 unless terminated, next observation.
 
     Args:
-        capacity: rows.
-        width: numbers ``D`` of an observation.
-        actions: numbers ``A`` of an action.
+        capacity: number of rows.
+        width: length ``D`` of an observation.
+        actions: length ``A`` of an action.
 
     Attributes:
-        rows: (capacity, 2 D + A + 2) float32; those behind ``count`` are empty.
-        count: rows that are filled.
+        rows: (capacity, 2 D + A + 2) float32; rows from ``count`` on are empty.
+        count: number of filled rows.
     """
 
-    # One piece of memory for each step: a minibatch is gathered in one pass, and critics read the first D + A columns.
+    # A step is one contiguous row: a minibatch is gathered in one pass, and critics read the first D + A columns.
     def __init__(self, capacity: int, width: int, actions: int) -> None:
         self._sizes = [width, actions, 1, 1, width]
-        # NumPy's zeros take no memory until they are written.
+        # NumPy's zeros take no memory before they are written.
         self.rows = torch.from_numpy(np.zeros((capacity, 2 * width + actions + 2), np.float32))
         self.count = self._next = 0
 
@@ -56,18 +56,18 @@ class ReplayBuffer:
         self._next = (self._next + len(rows)) % len(self.rows)
 
     def columns(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the columns of ``rows`` (B, ...) in the order above; rewards and the flag of no end are (B,)."""
-        obs, actions, rewards, live, after = torch.split(rows, self._sizes, 1)
-        return obs, actions, rewards.squeeze(1), live.squeeze(1), after
+        """Return the columns of ``rows`` (B, ...) in the order above; rewards and the continue flag are (B,)."""
+        obs, actions, rewards, continues, after = torch.split(rows, self._sizes, 1)
+        return obs, actions, rewards.squeeze(1), continues.squeeze(1), after
 
     def get_state(self) -> dict[str, Any]:
-        """Return the filled rows, and where the next one goes."""
+        """Return the filled rows, and the index of the next one."""
         return {"rows": self.rows[: self.count].numpy().copy(), "next": self._next}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state, of a larger or smaller buffer, too: the newest steps that fit."""
+        """Restore a state; from a buffer of another size, the newest steps that fit."""
         rows, self._next = torch.from_numpy(state["rows"]), state["next"]
-        if len(rows) != len(self.rows):  # the oldest comes first, and the next one behind the newest
+        if len(rows) != len(self.rows):  # order rows from the oldest to the newest
             rows = rows.roll(-self._next, 0)[-len(self.rows) :]
             self._next = len(rows) % len(self.rows)
         self.count = len(rows)
@@ -75,23 +75,23 @@ class ReplayBuffer:
 
 
 class SoftAgent:
-    """A policy with its critics, their slowly following copies, and the weight of the entropy.
+    """A policy with its critics, their target networks, and the weight of the entropy.
 
     Args:
-        network: the policy, over a vector, whose head draws squashed Gaussians.
-        seed: of the critics' weights and of all draws.
+        network: the policy, over a vector, with a head of squashed Gaussians.
+        seed: seed of the critics' weights and of all samples.
 
     Attributes:
-        pays: rewards (B,) for observations (B, D) and scaled actions (B, A), in place of those that were played for.
+        reward_of: rewards (B,) for observations (B, D) and scaled actions (B, A), instead of the stored rewards.
     """
 
-    pays: Callable[[Tensor, Tensor], Tensor] | None = None
+    reward_of: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __init__(self, network: Any, train: SacTrain, seed: int, device: torch.device) -> None:
         self._policy, self._head, self._options, self._gamma = network.policy, network.head, train.sac, train.gamma
         self._size, self._clip, self.device = train.minibatch, train.grad_clip, device
         self._width, self._actions = network.policy[0].in_features, network.head.width
-        # Deviations of about 1 make the first actions nearly uniform within the bounds, so that all is seen.
+        # Deviations of about 1 make the first actions nearly uniform within the bounds, for exploration.
         network.policy[-1].bias.data[self._actions :] = _WIDE
         generator = torch.Generator().manual_seed(seed)
         sizes = (self._width + self._actions, *network.hidden, 1)
@@ -117,21 +117,21 @@ class SoftAgent:
             optimizer.param_groups[0]["lr"] = step_size
 
     def add(self, batch: Batch, paths: list[Paths]) -> None:
-        """Keep the steps of a batch."""
+        """Add the steps of a batch to the replay buffer."""
         first = 0
         for path in paths:
-            behind = first + int(path.active.sum())
-            rows = batch.rows(slice(first, behind))
+            end = first + int(path.active.sum())
+            rows = batch.rows(slice(first, end))
             _, after = path.with_next(rows.obs, path.final_obs, path.last_obs)
             actions = self._head.scaled(torch.from_numpy(rows.actions).to(self.device)).cpu()
-            live = ~path.terminated[path.active]
-            numbers = np.stack([path.rewards[path.active], live], axis=1).astype(np.float32)
+            continues = ~path.terminated[path.active]
+            numbers = np.stack([path.rewards[path.active], continues], axis=1).astype(np.float32)
             columns = (rows.obs, actions, numbers, after[path.active])
             self.replay.add(torch.cat([torch.as_tensor(column) for column in columns], dim=1))
-            first = behind
+            first = end
 
     def learn(self, steps: int) -> dict[str, float]:
-        """Take gradient steps; the statistics of the last one, and the mean of the critics' loss."""
+        """Take gradient steps; return statistics of the last step, and the mean of the critics' loss."""
         q_loss, found = 0.0, {}
         for first in range(0, steps, _CHUNK_STEPS):
             count = min(_CHUNK_STEPS, steps - first)
@@ -146,15 +146,15 @@ class SoftAgent:
 
     def _descend(self, rows: Tensor, noise: Tensor) -> dict[str, float]:
         """Take a step of critics, policy and weight of the entropy on ``rows`` (B, ...) with ``noise`` (2, B, A)."""
-        obs, taken, reward, live, after = self.replay.columns(rows)
+        obs, taken, reward, continues, after = self.replay.columns(rows)
         alpha = self._log_alpha.weights.detach().exp()
         with torch.no_grad():
-            if self.pays is not None:
-                reward = self.pays(obs, taken)
+            if self.reward_of is not None:
+                reward = self.reward_of(obs, taken)
             action, logp = self._draw(after, noise[0])
             # Twin critics (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477): the lower one overestimates less.
             soft = torch.minimum(*self._values(self._targets, torch.cat([after, action], 1))) - alpha * logp
-            target = reward + self._gamma * live * soft
+            target = reward + self._gamma * continues * soft
         values = self._values(self._critics, rows[:, : self._width + self._actions])
         loss = sum((value - target).pow(2).mean() for value in values)
         assert isinstance(loss, Tensor)
@@ -164,9 +164,9 @@ class SoftAgent:
         policy_loss = (alpha * logp - value).mean()
         self._step(self._flat, self.optimizer, policy_loss)
         if self._options.alpha is None:
-            # Its gradient: alpha grows while the entropy, -log p, is below its target.
+            # The gradient of log alpha: alpha grows while the entropy, -log p, is below its target.
             self._log_alpha.gradient[0] = -(logp.detach().mean() + self._options.target_entropy * self._actions)
-            self._log_alpha.clip(math.inf)  # leaves out what is not finite
+            self._log_alpha.clip(math.inf)  # drops gradients that are not finite
             self._alpha_optimizer.descend()
         self._slow.weights.data.lerp_(self._q.weights.data, self._options.tau)
         return {
@@ -178,7 +178,7 @@ class SoftAgent:
         }
 
     def dropped(self) -> float:
-        """Return how many gradients were left out since the last call, as they were not finite."""
+        """Return the number of gradients since the last call that were dropped because they were not finite."""
         parts = (self._flat, self._q, self._log_alpha)
         count = sum(part.dropped for part in parts)
         for part in parts:
@@ -201,7 +201,7 @@ class SoftAgent:
         optimizer.descend()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside the policy and its optimiser."""
+        """Return the state without the policy and its optimiser."""
         return {
             "critics": [flat.weights.detach().cpu().numpy() for flat in (self._q, self._slow, self._log_alpha)],
             "optimizers": [self._q_optimizer.state_dict(), self._alpha_optimizer.state_dict()],
@@ -213,16 +213,16 @@ class SoftAgent:
         """Restore a state."""
         for flat, weights in zip((self._q, self._slow, self._log_alpha), state["critics"], strict=True):
             flat.weights.data.copy_(torch.from_numpy(weights))
-        for optimizer, kept in zip((self._q_optimizer, self._alpha_optimizer), state["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
+        for optimizer, saved in zip((self._q_optimizer, self._alpha_optimizer), state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self._generator.set_state(torch.from_numpy(state["generator"]))
         self.replay.set_state(state["replay"])
 
 
 class Sac:
-    """The learner of ``train=sac``; see :class:`~multigrid_rl.learn.update.Update` for what is asked of it.
+    """The learner of ``train=sac``; see :class:`~multigrid_rl.learn.update.Update` for its interface.
 
-    ``seed``: of the critics' weights and of all draws.
+    ``seed``: seed of the critics' weights and of all samples.
     """
 
     def __init__(
@@ -247,14 +247,14 @@ class Sac:
         for agent in self.agents.values():
             agent.schedule(lr, q_lr)
 
-    def _kept(self, name: str) -> dict[str, float]:  # noqa: ARG002 - for those who learn what steps are worth
-        """Go through what a module has kept, before it is learned from; statistics of that."""
+    def _prepare(self, name: str) -> dict[str, float]:  # noqa: ARG002 - for subclasses that learn rewards
+        """Learn from the replay buffer of a module before the agent does; return statistics."""
         return {}
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
     ) -> dict[str, dict[str, float]]:
-        """Keep the steps of a batch and learn from what is kept; see ``Update.learn``."""
+        """Add a batch to the replay buffer and learn from the buffer; see ``Update.learn``."""
         self.clock.begin()
         for name, batch in batches.items():
             self.agents[name].add(batch, paths[name])
@@ -263,7 +263,7 @@ class Sac:
         ready = env_steps >= options.learning_starts
         steps = round(self._train.batch_size * options.updates_per_step) if ready else 0
         for name in batches:
-            found, agent = self._kept(name), self.agents[name]
+            found, agent = self._prepare(name), self.agents[name]
             metrics[name] = {**found, **agent.learn(steps), "gradient_steps": float(steps)}
             metrics[name] |= {"lr": agent.optimizer.param_groups[0]["lr"], "dropped_updates": agent.dropped()}
         self.clock.lap("network")
@@ -271,12 +271,12 @@ class Sac:
         return {**metrics, SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()}}
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:  # noqa: ARG002
-        """Begin with the policies ``weights``, by module; critics begin anew."""
+        """Load initial ``weights`` of policies, by module; critics keep random ones."""
         for name, tensors in weights.items():
             take_over(self._networks[name], tensors)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside weights and optimisers of the policies: critics and all kept steps."""
+        """Return the state without the policies and their optimisers: critics and replay buffers."""
         return {name: agent.get_state() for name, agent in self.agents.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:

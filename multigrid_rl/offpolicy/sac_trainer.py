@@ -1,4 +1,4 @@
-"""Trainer of ``train=sac``: its settings, checks and metrics. Light to import, as it checks configurations."""
+"""Trainer of ``train=sac``: its settings, checks and metrics. Torch is imported only when it trains."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from multigrid_rl.training.trainers import Trainer
 if TYPE_CHECKING:
     from multigrid_rl.training.trainers import Updater
 
-#: The head that SAC learns: what is drawn can be differentiated by the outputs.
+#: Head of SAC's policy: its samples are differentiable with respect to its outputs.
 HEAD = "tanh-gaussian"
 
 
 class SacOptions(Part):
-    """What an off-policy learner keeps, and how often it learns."""
+    """Replay buffer and frequency of updates of an off-policy learner."""
 
     buffer: Steps
     """steps that are kept to learn from; the newest take the place of the oldest. More: steadier, more memory"""
@@ -46,15 +46,15 @@ class SacTrain(TrainConfig):
 
 
 class SacTrainer(Trainer):
-    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290): plays, keeps, learns off-policy."""
+    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290): learns from a replay buffer."""
 
     settings = SacTrain
     learns_values = False
     brings = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
 
     def check(self, config: RunConfig) -> None:
-        """Check that actions can be differentiated, and that nothing is asked that this learner does not do."""
-        for key, good, wanted, value in (
+        """Check that actions are differentiable, and that this learner supports all settings."""
+        for key, valid, wanted, value in (
             ("model.head", config.model.head == HEAD, HEAD, config.model.head),
             ("model.name", config.model.name == "mlp", "mlp", config.model.name),
             ("model.normalise", not config.model.normalise, "false", config.model.normalise),
@@ -64,12 +64,12 @@ class SacTrainer(Trainer):
             ("train.time_limits", config.train.time_limits == "bootstrap", "bootstrap", config.train.time_limits),
             ("cluster.num_learners", config.cluster.num_learners == 0, "0", config.cluster.num_learners),
         ):
-            config.require(good, key, f"{wanted} with train={config.train.trainer}", value)
+            config.require(valid, key, f"{wanted} with train={config.train.trainer}", value)
         train = config.train
         assert isinstance(train, SacTrain)
-        batch, own = train.batch_size, train.sac
-        config.require(own.buffer >= batch, "train.sac.buffer", f"at least a batch of {batch} steps")
-        learns = round(batch * own.updates_per_step) > 0
+        batch, options = train.batch_size, train.sac
+        config.require(options.buffer >= batch, "train.sac.buffer", f"at least a batch of {batch} steps")
+        learns = round(batch * options.updates_per_step) > 0
         config.require(learns, "train.sac.updates_per_step", f"a gradient step for a batch of {batch} steps")
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
@@ -83,11 +83,11 @@ class SacTrainer(Trainer):
         ]
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
-        """Return true: paths tell what came after each step."""
+        """Return true: paths hold the next observation of each step."""
         return True
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
-        """Return the learner from kept steps."""
+        """Return the learner from replayed steps."""
         from multigrid_rl.offpolicy.sac import Sac
 
         assert isinstance(config.train, SacTrain)

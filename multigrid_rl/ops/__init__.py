@@ -1,1 +1,1 @@
-"""Add-on: clusters before a run, the doctor, trackers of other people."""
+"""Add-on: checks of clusters before a run, the verb ``doctor``, and trackers."""

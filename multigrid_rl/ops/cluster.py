@@ -1,4 +1,4 @@
-"""A Ray cluster before a run: its nodes, whether they fit together, and how many env runners they have room for."""
+"""Checks of a Ray cluster before a run: its nodes, their versions, and its room for env runners."""
 
 import platform
 import secrets
@@ -13,29 +13,29 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.session import free_cpus, learner_cpus
-from multigrid_rl.runs.provenance import differences, installed, release, versions
+from multigrid_rl.runs.provenance import local_versions, release, version_differences, versions
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.stages import Stage, seated_in
+from multigrid_rl.training.stages import Stage, seated_players
 from multigrid_rl.types import EnvFactory
 
-#: Seconds that a node has to answer: a busy one starts a Python process and imports torch in less.
+#: Seconds for a node to answer: a busy node starts a Python process and imports torch in less time.
 PATIENCE_S = 60.0
 
 
 class ClusterError(ConfigError):
-    """A cluster that cannot train this run; the message is one line with node, what is expected, and what was found."""
+    """A cluster cannot train this run; the message is one line with the node, the expected and the found value."""
 
 
 class Node(NamedTuple):
-    """One living machine of a cluster, as Ray knows it."""
+    """A living node of a cluster, as Ray reports it."""
 
     id: str  # hexadecimal
     address: str  # IP address of its raylet
-    cpus: float  # that Ray may use
+    cpus: float  # available to Ray
     gpus: float
 
     def __str__(self) -> str:
-        """Short enough for a message; several nodes may share an address."""
+        """Return a short name for messages; several nodes may share an address."""
         return f"cluster node {self.address} ({self.id[:8]})"
 
 
@@ -44,22 +44,22 @@ class Answer(NamedTuple):
 
     hostname: str
     versions: dict[str, str]
-    token: str | None  # content of the driver's file as this node sees it; None if it sees none
-    opponents: dict[str, str]  # name -> sha256 of the frozen players that arrived
+    token: str | None  # content of the driver's file on this node; None if it is not there
+    opponents: dict[str, str]  # name -> sha256 of the frozen players that the node loaded
 
 
 def nodes() -> list[Node]:
-    """All living nodes of the connected cluster."""
+    """Return all living nodes of the connected cluster."""
     rows = [(row["NodeID"], row["NodeManagerAddress"], row["Resources"]) for row in ray.nodes() if row["Alive"]]
     result = [Node(id, address, float(has.get("CPU", 0)), float(has.get("GPU", 0))) for id, address, has in rows]
     return sorted(result, key=lambda node: (node.address, node.id))
 
 
 def runners_for(cpus_free: int, num_envs: int) -> int:
-    """Env runners of ``cluster.num_env_runners=all``: as many as share ``num_envs`` games evenly, one at least.
+    """Return the env runners of ``num_env_runners=all``: the largest number that divides ``num_envs`` and fits, or 1.
 
     Args:
-        cpus_free: unreserved CPUs, the driver's own included.
+        cpus_free: unreserved CPUs, including the driver's.
         num_envs: games of a batch, at least 1.
     """
     room = max(1, cpus_free - 1)
@@ -67,9 +67,9 @@ def runners_for(cpus_free: int, num_envs: int) -> int:
 
 
 def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunConfig, list[str]]:
-    """Return a run with as many env runners as the connected cluster has room for, and the lines of its preflight.
+    """Return a configuration with as many env runners as fit on the connected cluster, and lines of its preflight.
 
-    ``path``: its folder; need not exist yet. Raises ``ClusterError``: a node that cannot take part.
+    ``path``: folder of the run; need not exist yet. Raises ``ClusterError``: a node cannot take part.
     """
     cluster = config.cluster
     if cluster.num_env_runners == "all":
@@ -91,22 +91,22 @@ def preflight(
     trials: bool = False,
     patience_s: float = PATIENCE_S,
 ) -> list[str]:
-    """Ask every living node of the connected cluster whether it can take part; returns lines to print.
+    """Check that every living node of the connected cluster can take part; returns lines to print.
 
     Args:
-        folder: the run's, or the search's; it must exist.
-        stages: games whose frozen players every node loads as env runners will, to report which arrived.
-        learners: remote ones, which write checkpoints into the folder, and so must see it.
-        gpus_per_learner: that each of them needs.
-        trials: whether trials of a search write there, which may come to any node.
-        patience_s: seconds that a node has to answer.
+        folder: folder of the run or the search; it must exist.
+        stages: stages whose frozen players every node loads, as env runners do, and reports.
+        learners: number of remote learners, which write checkpoints and so need the folder.
+        gpus_per_learner: GPUs of each learner.
+        trials: whether trials of a search, which may run on any node, write to the folder.
+        patience_s: seconds for a node to answer.
 
     Raises:
         ClusterError: a node does not answer, has other versions, got other players, or would write without seeing the
             folder.
         OSError: the folder cannot be written.
     """
-    opponents = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
+    opponents = {p.name: p.sha256 for row in seated_players(stages).values() for p in row if p.sha256}
     token = secrets.token_hex(16)
     with NamedTemporaryFile("w", prefix=".preflight-", dir=folder.absolute()) as file:
         file.write(token)
@@ -118,7 +118,7 @@ def preflight(
     if trials and blind:
         wanted = "storage that all nodes share: trials write there"
         raise ClusterError(expected(f"--folder {folder}", wanted, f"{blind[0]} that does not see it"))
-    # Where Ray puts a learner is not known before it is there: any node with room counts.
+    # Ray may put a learner on any node with room.
     could_learn = [node for node in blind if node.gpus >= gpus_per_learner and (gpus_per_learner or node.cpus >= 1)]
     if learners and could_learn:
         wanted = "0 (the driver learns), or a run_dir on storage that all nodes share"
@@ -127,32 +127,32 @@ def preflight(
     return _lines(folder, answers, blind, opponents)
 
 
-def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
-    """Return what this process sees: its versions, the file ``token``, and the checked players of ``factories``.
+def probe_node(token: str, factories: Sequence[EnvFactory]) -> Answer:
+    """Return this process's versions, its content of the file ``token``, and the loaded players of ``factories``.
 
-    Raises ``PlayerError``: a player did not arrive as it was sent.
+    Raises ``PlayerError``: a player differs from the one that was sent.
     """
     try:
         content = Path(token).read_text(encoding="utf-8")
     except OSError:
         content = None
     arrived = [row for factory in factories for rows in factory.load().values() for row in rows]
-    return Answer(platform.node(), installed(), content, {row.name: row.sha256 for row in arrived if row.sha256})
+    return Answer(platform.node(), local_versions(), content, {row.name: row.sha256 for row in arrived if row.sha256})
 
 
 def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
-    # No CPU is requested, so that a node whose CPUs are all in use can still answer.
-    task: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
+    # The task requests no CPU, so that a node with all CPUs in use can answer.
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(probe_node)
     sent = ray.put(factories)
     references = {
         node: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(token, sent)
         for node in nodes()
     }
-    _, late = ray.wait(list(references.values()), num_returns=len(references), timeout=patience_s)
-    for reference in late:
+    _, pending = ray.wait(list(references.values()), num_returns=len(references), timeout=patience_s)
+    for reference in pending:
         ray.cancel(reference, force=True)
     for node, reference in references.items():
-        if reference in late:
+        if reference in pending:
             wanted = f"an answer within {patience_s:g} s"
             raise ClusterError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
     answers: dict[Node, Answer] = {}
@@ -161,14 +161,14 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
             answers[node] = ray.get(reference)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
-            # Ray reports a failed import as a long text; its last line names what is missing.
+            # Ray reports a failed import as a long text; its last line names the missing module.
             lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
             raise ClusterError(expected(node, "the driver's installation", lines[-1])) from error
     return answers
 
 
 def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
-    differing = differences(answer.versions, installed())
+    differing = version_differences(answer.versions, local_versions())
     differing += [
         expected(f"player {name}", f"sha256 {sha256}", answer.opponents.get(name))
         for name, sha256 in opponents.items()

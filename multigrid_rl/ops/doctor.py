@@ -1,4 +1,4 @@
-"""The verb ``doctor``: looks at the machine, whether Ray starts on it, and a cluster by its address."""
+"""The verb ``doctor``: checks the machine, a local Ray session, and a cluster by its address."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from multigrid_rl.ops import machine
 from multigrid_rl.ops.machine import Finding
-from multigrid_rl.rllib.address import ADDRESS, unreachable
+from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.text import ConfigError, expected
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -50,12 +50,12 @@ def doctor(
 
 
 def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Finding]:
-    """Check everything, one finding after the other.
+    """Run all checks and yield their findings.
 
     Args:
-        folder: where runs will be written.
-        address: Ray cluster to look at, too: auto, host:port or ray://host:port.
-        patience_s: seconds that Ray has for a task.
+        folder: folder for runs.
+        address: Ray cluster to check, too: auto, host:port or ray://host:port.
+        patience_s: seconds for Ray to run a task.
 
     Raises ``ConfigError``: the address has another form.
     """
@@ -84,7 +84,7 @@ def check_ray(patience_s: float) -> Finding:
 
 
 def check_token(address: str) -> Finding:
-    """Check that Ray sends its token: it does only if configured to, or to the cluster of this machine (``auto``)."""
+    """Check that Ray sends its token: it needs RAY_AUTH_MODE=token, except for this machine's cluster (``auto``)."""
     mode = os.environ.get("RAY_AUTH_MODE")
     file = Path(os.path.expanduser("~"), ".ray", "auth_token")  # noqa: PTH111 - Path.home() fails without one
     has_token = any(os.environ.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
@@ -98,10 +98,10 @@ def check_token(address: str) -> Finding:
 
 
 def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding]:
-    """Check that the cluster at ``address`` is reached, and that its nodes can take part in runs in ``folder``."""
+    """Check that the cluster at ``address`` answers, and that its nodes can take part in runs in ``folder``."""
     change = "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto"
-    silent = unreachable(address)
-    answer = {"error": silent} if silent else _isolated(["cluster", address, str(folder)], patience_s)
+    unreached = connection_problem(address)
+    answer = {"error": unreached} if unreached else _isolated(["cluster", address, str(folder)], patience_s)
     if "error" in answer:
         return [Finding("cluster", "problem", f"{address}: {answer['error']}", change)]
     if "refused" in answer:
@@ -110,7 +110,7 @@ def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding
 
 
 def _isolated(arguments: list[str], patience_s: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run this module in a subprocess, which may hang or crash, and return its result."""
+    """Run this module in a subprocess, since Ray may hang or crash, and return its result."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *arguments],
         stdout=subprocess.PIPE,
@@ -134,7 +134,7 @@ def _isolated(arguments: list[str], patience_s: float, environment: Mapping[str,
 
 
 def run_check(what: str, address: str = "", folder: str = ".") -> dict[str, Any]:
-    """Run a task on Ray here (``local``) or a ``cluster``'s preflight and return the result; runs in a subprocess."""
+    """Run a task on local Ray (``local``) or the preflight of a ``cluster``, in a subprocess; return the result."""
     import ray  # noqa: PLC0415
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}

@@ -1,7 +1,7 @@
-"""What a machine must have for training, checked one thing at a time; nothing here starts Ray.
+"""Checks of a machine's requirements for training; nothing here starts Ray.
 
-Each check takes its inputs as arguments whose defaults are this machine's, and returns findings: what was found,
-whether it is good, and what to change.
+Each check takes its inputs as arguments, by default this machine's, and returns findings: the found state, its level,
+and a suggested change.
 """
 
 import shutil
@@ -20,19 +20,19 @@ from multigrid_rl.text import expected
 Level = Literal["ok", "warning", "problem"]
 DISTRIBUTION = "multigrid-rl"
 _MIB = 2**20
-#: Ray puts batches and weights into shared memory; a container has 64 MiB of it by default.
+#: Free shared memory for Ray's batches and weights; a container has 64 MiB by default.
 SHM_BYTES = 512 * _MIB
-#: A run writes some MiB, Ray's session and its logs some hundred.
+#: Free disk space, recommended and least: a run writes some MiB, Ray's session and its logs some hundred.
 DISK_BYTES, DISK_LEAST = 2048 * _MIB, 256 * _MIB
 
 
 class Finding(NamedTuple):
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     level: Level
     found: str
-    change: str = ""  # what to do about it; empty if all is well
+    change: str = ""  # suggested change; empty if none is needed
 
 
 def check_packages(needed: Iterable[str] | None = None, constraints: Path | None = None) -> list[Finding]:
@@ -40,7 +40,7 @@ def check_packages(needed: Iterable[str] | None = None, constraints: Path | None
 
     Args:
         needed: requirements as in ``pyproject.toml``; by default those of the installed package.
-        constraints: file of exact versions; by default the one that is shipped.
+        constraints: file of exact versions; by default the project's.
     """
     pins = tested_versions(data_root() / "constraints.txt" if constraints is None else constraints)
     findings, untested, count = [], [], 0
@@ -65,21 +65,21 @@ def check_packages(needed: Iterable[str] | None = None, constraints: Path | None
 
 
 def tested_versions(constraints: Path) -> dict[str, str]:
-    """Read the exact versions that hold for this Python, by canonical name; none if there is no such file."""
+    """Return the exact versions for this Python, by canonical name; empty if the file does not exist."""
     try:
         text = constraints.read_text(encoding="utf-8")
     except OSError:
         return {}
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     pins = [Requirement(line) for line in lines if line]
-    holding = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
-    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in holding}
+    applicable = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in applicable}
 
 
 def check_kernels(folder: Path | None = None) -> Finding:
-    """Check that compiled kernels can be kept: without a folder for them every start takes most of a minute.
+    """Check that compiled kernels can be saved: without a folder for them every start takes most of a minute.
 
-    ``folder``: where they are put; by default what was found for this package.
+    ``folder``: folder of kernels; by default the one that this process uses.
     """
     # Imported here: numba takes half a second.
     from multigrid_rl import jit  # noqa: PLC0415
@@ -95,7 +95,7 @@ def check_kernels(folder: Path | None = None) -> Finding:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(_MIB))  # on a full disk empty files can still be made
+            file.write(bytes(_MIB))  # a full disk still takes empty files
     except OSError as error:
         return Finding("kernels", "problem", f"compiled kernels cannot be kept: {error}", change)
     if Path(tempfile.gettempdir(), jit.TEMPORARY) in folder.parents:
@@ -105,12 +105,12 @@ def check_kernels(folder: Path | None = None) -> Finding:
 
 
 def check_gpus(build: str | None = None, cuda: str | None = None, gpus: int | None = None) -> Finding:
-    """Check that a GPU is visible to torch if it was built for one.
+    """Check that torch sees a GPU if it was built for CUDA.
 
     Args:
-        build: version of torch, ``None``: what is found.
-        cuda: version of CUDA that it was built for, ``None``: none.
-        gpus: how many it sees.
+        build: version of torch; ``None``: the installed one.
+        cuda: version of CUDA that torch was built for; ``None``: none.
+        gpus: number of GPUs that torch sees.
     """
     if build is None or gpus is None:
         import torch  # noqa: PLC0415 - takes a second

@@ -1,4 +1,4 @@
-"""Where else a run's rows go, beside ``metrics.jsonl`` and TensorBoard: a CSV, Weights & Biases, or MLflow.
+"""Further outputs of a run's rows, in addition to ``metrics.jsonl`` and TensorBoard: CSV, Weights & Biases, MLflow.
 
 Each is an entry of ``tables.TRACKERS`` and implements ``runs.folder.Tracker``.
 """
@@ -14,26 +14,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multigrid_rl.files import installing, write_whole
+from multigrid_rl.files import install_command, write_atomic
 from multigrid_rl.text import ConfigError, expected, one_line
 
 LOG = logging.getLogger(__name__)
 PROJECT = "multigrid_rl"
-#: By what a library knows a run again that goes on.
+#: File with the library's id of a run, for resuming it.
 ID_FILE = "tracking.json"
-#: How long MLflow tries while a run starts. By itself it asks a dead server eight times, for up to two minutes each.
-_MLFLOW_BRIEF = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+#: Limits for MLflow while a run starts. By default it retries a dead server eight times, for up to two minutes each.
+_MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
 class Csv:
-    """``metrics.csv``: a column for each name; what was not measured is empty."""
+    """``metrics.csv``: a column for each metric; missing values are empty."""
 
     @classmethod
     def check(cls) -> None:
-        """Need nothing."""
+        """Do nothing: it needs no library."""
 
-    def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as the others
-        """Write what the run has reported so far."""
+    def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - interface of trackers
+        """Write the rows of the run so far."""
         self._rows, self._path = folder / "metrics.jsonl", folder / "metrics.csv"
         self._write_all()
 
@@ -47,7 +47,7 @@ class Csv:
         self._file.flush()
 
     def row(self, row: dict[str, Any]) -> None:
-        """Append the row; one with new names, as the first report has, makes the file anew."""
+        """Append the row; a row with new metrics, such as the first report, rewrites the file."""
         if row.keys() <= set(self._columns):
             self._writer.writerow(row)
             self._file.flush()
@@ -61,47 +61,47 @@ class Csv:
 
 
 class Library:
-    """A tracking library; its own environment variables set where rows go.
+    """A tracking library; the library's environment variables set its server or folder.
 
-    Where it fails, the run goes on without it, with one warning.
+    If it fails, the run continues without it, after one warning.
     """
 
     name: ClassVar[str]
-    #: Its error; what else it raises is a fault.
+    #: Name of its error class; other errors are not caught.
     error: ClassVar[str]
 
     @classmethod
     def check(cls) -> None:
-        """Raise ``ConfigError`` where the library is not installed."""
+        """Raise ``ConfigError`` if the library is not installed."""
         if find_spec(cls.name) is None:
-            wanted = f"csv, or an installed library: {installing(cls.name)}"
+            wanted = f"csv, or an installed library: {install_command(cls.name)}"
             raise ConfigError(expected("tracking", wanted, f"{cls.name}, which is not there"))
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:
-        """Open a run in the library, or the one that this folder has there already."""
+        """Open a run in the library, or reopen the run of this folder."""
         self.check()
         self._library: Any = import_module(self.name)
-        self._on = True
+        self._is_active = True
         file = folder / ID_FILE
-        known = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
+        run_id = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
         with self._guarded():
-            id = self._open(folder, values, known)
-            write_whole(file, json.dumps({self.name: id}).encode())
+            id = self._open(folder, values, run_id)
+            write_atomic(file, json.dumps({self.name: id}).encode())
 
     def row(self, row: dict[str, Any]) -> None:
-        """Hand over what the row measured."""
-        if self._on:
+        """Log the metrics of the row."""
+        if self._is_active:
             with self._guarded():
                 self._log({name: value for name, value in row.items() if value is not None})
 
     def end(self, verdict: dict[str, Any] | None) -> None:  # noqa: ARG002
-        """Wait until everything has arrived."""
-        if self._on:
+        """Wait until the library has sent all rows."""
+        if self._is_active:
             with self._guarded():
                 self._close()
 
-    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
-        """Open a run, or that of the id ``known``; returns its id."""
+    def _open(self, folder: Path, values: dict[str, Any], run_id: str | None) -> str:
+        """Open a new run, or the run with the id ``run_id``; returns the id."""
         raise NotImplementedError
 
     def _log(self, row: dict[str, Any]) -> None:
@@ -114,11 +114,11 @@ class Library:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        # ValueError: an environment variable that it does not take, such as an empty WANDB_MODE.
+        # ValueError: an invalid environment variable, such as an empty WANDB_MODE.
         except (getattr(self._library, self.error), OSError, ValueError) as error:
             what = f"{type(error).__name__}: {one_line(error)}"
             LOG.warning("tracking=%s: %s; the run goes on without", self.name, what)
-            self._on = False
+            self._is_active = False
 
 
 class Wandb(Library):
@@ -126,13 +126,13 @@ class Wandb(Library):
 
     name, error = "wandb", "Error"
 
-    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
-        resume = {"id": known, "resume": "allow"} if known else {}
+    def _open(self, folder: Path, values: dict[str, Any], run_id: str | None) -> str:
+        resume = {"id": run_id, "resume": "allow"} if run_id else {}
         settings = self._library.Settings(console="off", silent=True)
         self._run = self._library.init(
             project=PROJECT, name=folder.name, dir=str(folder), config=values, settings=settings, **resume
         )
-        # Its own step counter may not decrease, as that of a resumed run does.
+        # The library's step counter may not decrease, as env_steps of a resumed run does.
         self._run.define_metric("*", step_metric="env_steps")
         return str(self._run.id)
 
@@ -148,16 +148,16 @@ class Mlflow(Library):
 
     name, error = "mlflow", "MlflowException"
 
-    def _open(self, folder: Path, values: dict[str, Any], known: str | None) -> str:
-        brief = {name: value for name, value in _MLFLOW_BRIEF.items() if name not in os.environ}
-        os.environ.update(brief)
+    def _open(self, folder: Path, values: dict[str, Any], run_id: str | None) -> str:
+        limits = {name: value for name, value in _MLFLOW_LIMITS.items() if name not in os.environ}
+        os.environ.update(limits)
         try:
-            run = self._library.start_run(run_id=known, run_name=folder.name, nested=True)
+            run = self._library.start_run(run_id=run_id, run_name=folder.name, nested=True)
             self._id = str(run.info.run_id)
-            if known is None:
+            if run_id is None:
                 self._library.log_params(dict(_leaves(values)))
         finally:
-            for name in brief:
+            for name in limits:
                 del os.environ[name]
         return self._id
 

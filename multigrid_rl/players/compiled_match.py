@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.fast import Acting
+from multigrid_rl.fast import Actor
 from multigrid_rl.fast.towers import TokenTowers, policy_forward
 from multigrid_rl.jit import inlined, kernel, threads
 from multigrid_rl.models.distributions import Categorical, draw_choices
@@ -156,7 +156,7 @@ def _play(parts: Any, count: int, world: Any, last_actions: Array, log: Any, epi
 
 def play(
     match: Match[Any],
-    acting: Mapping[str, Acting],
+    acting: Mapping[str, Actor],
     agents: Sequence[AgentSpec],
     mates: Mapping[str, Sequence[str]],
     last_actions: Array,
@@ -209,7 +209,7 @@ def play(
 
 
 def _prepare(
-    match: Match[Any], acting: Mapping[str, Acting], agents: Sequence[AgentSpec], mates: Mapping[str, Sequence[str]]
+    match: Match[Any], acting: Mapping[str, Actor], agents: Sequence[AgentSpec], mates: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[Any, ...], int, Any]:
     """Return the parts, their number and the log of a batch; 0 parts if not all can be compiled together."""
     env = match.env
@@ -229,7 +229,7 @@ def _prepare(
             return (), 0, None
         outputs = (np.empty((1, games, len(seat_names)), kind) for kind in (np.int64, np.float32, np.float32))
         obs = np.empty((1, games, len(seat_names) * width), np.uint8)
-        part = Acting(player.towers, player.distribution, seated.streams.state, obs, *outputs)
+        part = Actor(player.towers, player.distribution, seated.streams.state, obs, *outputs)
         indices = [match.index[seat] for seat in seat_names]
         parts.append(_part_of(part, (len(seat_names), indices, []), 0, width, mirrored=player.mirrored))
     if None in parts or len({numba.typeof(part) for part in parts}) > 1:
@@ -251,7 +251,7 @@ def _combined(ufunc: np.ufunc, columns: Array, indices: Sequence[int]) -> Array:
 
 
 def _part_of(
-    acting: Acting, seats: tuple[int, list[int], list[int]], finals: int, width: int, *, mirrored: bool = False
+    acting: Actor, seats: tuple[int, list[int], list[int]], finals: int, width: int, *, mirrored: bool = False
 ) -> _Part | None:
     """Return the arrays of one network, ``None`` if it is not compiled for tokens and choices."""
     count, view_seats, last_action_seats = seats

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.fast import Pass, compile_network, step
+from multigrid_rl.fast import CompiledNetwork, compile_network, step
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.streams import Streams
@@ -160,7 +160,7 @@ class FrozenPlayer:
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
     @cached_property
-    def towers(self) -> Pass | None:
+    def towers(self) -> CompiledNetwork | None:
         """The compiled policy over tokens, if there is one; torch computes policies over vectors."""
         # Cached: checking the weights' addresses takes as long as the network on a few rows.
         compiled = compile_network(self.network)

@@ -17,7 +17,7 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.players.match import Match
-from multigrid_rl.text import ConfigError, check_whole, expected
+from multigrid_rl.text import ConfigError, check_integer, expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import ACTIONS, EVENTS
@@ -135,7 +135,7 @@ class SeatVectorEnv(VectorEnv):
         *,
         flat: bool = False,
     ) -> None:
-        check_whole("num_envs", num_envs, 1)
+        check_integer("num_envs", num_envs, 1)
         self.num_envs = num_envs
         self.match = match_around(scenario, [seat], players, checkpoints, num_envs, auto_reset=True)
         self.game, self.seat = self.match.env.spec, seat

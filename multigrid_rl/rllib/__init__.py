@@ -1,13 +1,13 @@
 """The only RLlib room: our runs as RLlib's configs, algorithms and callbacks; env runners, learner, Ray sessions.
 
-The names below are for users of RLlib (docs/rllib.md). They are imported when they are first used.
+The names below are for users of RLlib (docs/rllib.md). They are imported at their first use.
 """
 
 import logging
 import warnings
 from importlib import import_module
 
-# In a notebook Ray asks for widgets, twice, which nothing here shows.
+# In a notebook Ray warns of missing widgets, twice, which nothing here shows.
 warnings.filterwarnings("ignore", "IProgress not found")
 logging.getLogger("ray.widgets").setLevel(logging.ERROR)
 

@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters: their form, and whether something answers there."""
+"""Addresses of Ray clusters: their form, and connection checks."""
 
 import re
 import socket
@@ -9,8 +9,8 @@ ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)
 CONNECT_S = 5.0
 
 
-def unreachable(address: str) -> str:
-    """Return why nothing answers at a cluster's address, within seconds, or nothing: Ray itself tries for minutes."""
+def connection_problem(address: str) -> str:
+    """Return why a cluster's address does not answer, or "", within seconds: Ray itself tries for minutes."""
     match = ADDRESS.fullmatch(address)
     if match is None or match["port"] is None:
         return ""  # auto: Ray knows where

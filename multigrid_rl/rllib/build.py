@@ -46,14 +46,14 @@ _OF_EPISODES = ("on_environment_created", "on_episode_created", "on_episode_step
 
 @dataclass(frozen=True)
 class Settings:
-    """What env runners, learners and the algorithm read of a run, ``config.settings``.
+    """Settings of a run for env runners, learners and the algorithm, ``config.settings``.
 
     Attributes:
         run: the run.
         stages: its games; empty: not loaded yet.
         words: overrides that the run was composed of.
         seeded: the seed was chosen where the run was named.
-        filled: RLlib's settings as they follow from the run: whatever differs from them was set by a user.
+        filled: RLlib's settings as they follow from the run: a user has set those that differ.
     """
 
     run: RunConfig
@@ -75,11 +75,11 @@ class Settings:
 class MultigridConfig(PPOConfig):
     """RLlib's configuration of one of our runs; :func:`config` makes one.
 
-    What a user sets on it becomes a key of our configuration when an algorithm is built, or is refused with one line.
+    A user's settings become keys of our configuration when an algorithm is built, or are refused with one line.
 
     Attributes:
         settings: the run.
-        drawn: keys of ours that Tune draws, by their names; then what it has drawn.
+        drawn: keys of ours that Tune draws, by their names; then the drawn values.
     """
 
     def __init__(self, algo_class: type[PPO] | None = None) -> None:
@@ -94,46 +94,46 @@ class MultigridConfig(PPOConfig):
     @classmethod
     def of(cls, settings: Settings) -> "MultigridConfig":
         """Return the configuration of a run. Raises ``ConfigError``: stages that do not fit together."""
-        made = cls()
-        made.settings = settings
-        made._fill()
-        return made
+        result = cls()
+        result.settings = settings
+        result._fill()
+        return result
 
     def build_algo(self, env: Any = None, use_copy: bool = True) -> Any:
         """Build the algorithm. Raises ``ConfigError`` as :meth:`validate`."""
-        made = self.copy(copy_frozen=False) if use_copy else self
-        made.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
-        return PPOConfig.build_algo(made, env, use_copy=False)
+        result = self.copy(copy_frozen=False) if use_copy else self
+        result.validate()  # RLlib's own copies lack every setting that is -1, its mark of what is deprecated
+        return PPOConfig.build_algo(result, env, use_copy=False)
 
     def update_from_dict(self, config_dict: dict[str, Any]) -> "MultigridConfig":
-        """Take over a dictionary of settings; a trial of Tune that nobody chose a seed for gets its number as one."""
+        """Update from a dictionary of settings; a trial of Tune without a chosen seed gets its number as one."""
         super().update_from_dict(config_dict)
         if self.drawn and not any(map(is_drawn, self.drawn.values())):
             words = tuple(f"{key}={written(named(value))}" for key, value in self.drawn.items())
-            if self.settings.words[-len(words) :] != words:  # not taken over yet
-                # What a user has set on the configuration stays.
+            if self.settings.words[-len(words) :] != words:  # not applied yet
+                # A user's settings on the configuration stay.
                 words, values = (*self.settings.words, *words), self._user_values()
                 run = compose(list(words))
                 self.settings = replace(self.settings, run=changed(run, values), stages=(), words=words)
                 self._fill()
         trial, settings = config_dict.get(TRIAL_INFO), self.settings
         if trial is not None and settings and not settings.seeded and self.seed == settings.filled.get("seed"):
-            number = trial.trial_id.rpartition("_")[2]  # of a searcher's trial a random text
+            number = trial.trial_id.rpartition("_")[2]  # a random text for a searcher's trial
             self.debugging(seed=int(number) if number.isdecimal() else crc32(number.encode()) >> 1)
         return self
 
     def evaluation(self, **settings: Any) -> "MultigridConfig":
         """Set RLlib's settings of evaluation; an opponent that is an algorithm is named by its checkpoint."""
-        given = settings.get("evaluation_config")
-        if isinstance(given, dict) and "opponent" in given:
-            settings["evaluation_config"] = {**given, "opponent": named(given["opponent"])}
+        evaluation_config = settings.get("evaluation_config")
+        if isinstance(evaluation_config, dict) and "opponent" in evaluation_config:
+            settings["evaluation_config"] = {**evaluation_config, "opponent": named(evaluation_config["opponent"])}
         super().evaluation(**settings)
         return self
 
     def validate(self) -> None:
-        """Take over what a user has set, and check it with everything that the run loads.
+        """Apply a user's settings, and check them with everything that the run loads.
 
-        Raises ``ConfigError``: a setting that nothing of ours stands for, or values that do not fit; one line.
+        Raises ``ConfigError``: a setting without a key of ours, or values that do not fit; one line.
         """
         if self.settings is None:
             raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
@@ -162,28 +162,28 @@ class MultigridConfig(PPOConfig):
             raise ConfigError(str(error).partition("\n")[0]) from error
 
     def _user_values(self) -> dict[str, Any]:
-        """Return what a user has set as values of ours, by dotted key. Raises ``ConfigError``."""
+        """Return a user's settings as values of ours, by dotted key. Raises ``ConfigError``."""
         filled, values, run = self.settings.filled, dict[str, Any](), self.settings.run
         set_by_user = {
             name: value
             for name, value in vars(self).items()
             if name not in RLLIBS and not name.startswith(("callbacks_", "evaluation_", "__"))  # __: Tune's own
-            if value is not (kept := filled.get(name, _MISSING)) and not _same(name, value, kept)
+            if value is not (filled_value := filled.get(name, _MISSING)) and not _same(name, value, filled_value)
         }
         if not set_by_user:
             return values
         from multigrid_rl.rllib.translation import CONVERTED, ORDER, SAME  # noqa: PLC0415 - of users' settings
 
-        # What others are converted by comes first: env runners, then games, then the batch that these play.
+        # In the order of dependence: env runners, then games, then the batch that these play.
         for name, value in sorted(set_by_user.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
-            kept = filled.get(name, _MISSING)
-            plain = value.item() if isinstance(value, np.generic) else value
+            filled_value = filled.get(name, _MISSING)
+            native = value.item() if isinstance(value, np.generic) else value
             if name in SAME:
-                values[SAME[name]] = plain
+                values[SAME[name]] = native
             elif name in CONVERTED:
-                values |= CONVERTED[name](plain, _unchecked(run, values))
+                values |= CONVERTED[name](native, _unchecked(run, values))
             else:
-                default = "no such setting" if kept is _MISSING else shown(str(kept))
+                default = "no such setting" if filled_value is _MISSING else shown(str(filled_value))
                 wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
                 raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
         return values
@@ -191,19 +191,19 @@ class MultigridConfig(PPOConfig):
     def check_machine(self) -> None:
         """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
         check_gpus(self.settings.run)
-        cluster, judges = self.settings.run.cluster, self.evaluation_num_env_runners
-        wanted = (cluster.runners + judges) * self.num_cpus_per_env_runner + learner_cpus(cluster)
-        there = ray.is_initialized()
-        cpus = free_cpus(wanted) if there else available_cpus()
-        if wanted > cpus and (there or cluster.address is None):
-            parts = f"{cluster.runners} env runners, {cluster.num_learners} learners, {judges} for evaluation"
+        cluster, evaluators = self.settings.run.cluster, self.evaluation_num_env_runners
+        wanted = (cluster.runners + evaluators) * self.num_cpus_per_env_runner + learner_cpus(cluster)
+        session_exists = ray.is_initialized()
+        cpus = free_cpus(wanted) if session_exists else available_cpus()
+        if wanted > cpus and (session_exists or cluster.address is None):
+            parts = f"{cluster.runners} env runners, {cluster.num_learners} learners, {evaluators} for evaluation"
             raise ConfigError(expected("num_env_runners", f"processes for at most {cpus} CPUs", parts))
 
     def _check_callbacks(self) -> None:
         """Raise ``ConfigError`` for callbacks that would never be called."""
         wanted = "on_episode_end, or methods of the algorithm, such as on_train_result: games are played in batches"
-        for given in force_list(self.callbacks_class):
-            kind = getattr(given, "func", given)
+        for callback in force_list(self.callbacks_class):
+            kind = getattr(callback, "func", callback)
             kind = kind if isinstance(kind, type) else type(kind)
             for name in _OF_EPISODES:
                 if getattr(kind, name, None) not in (None, getattr(RLlibCallback, name)):
@@ -213,7 +213,7 @@ class MultigridConfig(PPOConfig):
                 raise ConfigError(expected("callbacks", wanted, name))
 
     def _check_evaluation(self) -> None:
-        """Raise ``ConfigError`` for settings of evaluation that nothing follows."""
+        """Raise ``ConfigError`` for settings of evaluation that have no effect."""
         unit, interval = self.evaluation_duration_unit, self.evaluation_interval
         if unit not in ("episodes", "timesteps"):
             raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", unit))
@@ -296,12 +296,12 @@ class MultigridConfig(PPOConfig):
 _MISSING = object()
 
 
-def _same(name: str, value: Any, kept: Any) -> bool:
-    """Return whether a setting is as it was filled in; Tune hands copies over, and policies as dictionaries."""
-    if name == "policies" and kept is not _MISSING:
-        return set(value) == set(kept)
-    alike = isinstance(value, type(kept)) or isinstance(kept, type(value))  # a restored one has texts for enums
-    return alike and bool(value == kept) and isinstance(value, bool) == isinstance(kept, bool)
+def _same(name: str, value: Any, filled: Any) -> bool:
+    """Return whether a setting is as it was filled in; Tune passes copies, and policies as dictionaries."""
+    if name == "policies" and filled is not _MISSING:
+        return set(value) == set(filled)
+    same_class = isinstance(value, type(filled)) or isinstance(filled, type(value))  # restored enums are texts
+    return same_class and bool(value == filled) and isinstance(value, bool) == isinstance(filled, bool)
 
 
 def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
@@ -326,32 +326,32 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
     Args:
         scenario: name, or file (``./mine.yaml``); 1v1 by default.
         overrides: as on the command line: ``"scenario.seats.blue_0=hunter"``.
-        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...), and ``opponent``, who
-            sits on all seats that do not learn; a class or function stands for its ``module:name``. What Tune draws,
-            ``hidden=tune.choice([[64], [128]])``, is part of ``param_space=config(...)``.
+        values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ...), and ``opponent``, the
+            player of all seats that do not learn; a class or function stands for its ``module:name``. Values that Tune
+            draws, ``hidden=tune.choice([[64], [128]])``, are part of ``param_space=config(...)``.
 
     Raises ``ConfigError``: a mistake, in one line.
     """
-    chosen = [] if scenario is None else [f"scenario={scenario}"]
+    selection = [] if scenario is None else [f"scenario={scenario}"]
     opponents = [values.pop("opponent")] if "opponent" in values else []
-    fixed = {name: value for name, value in values.items() if not is_drawn(value)}
-    drawn = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
-    words = [*chosen, *overrides, *keyword_overrides(fixed)]
+    fixed_values = {name: value for name, value in values.items() if not is_drawn(value)}
+    drawn_values = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
+    words = [*selection, *overrides, *keyword_overrides(fixed_values)]
     run = compose(words)
     for seat in run.scenario.opponents if opponents else ():
         if is_drawn(opponents[0]):
-            drawn[f"scenario.seats.{seat}"] = opponents[0]
+            drawn_values[f"scenario.seats.{seat}"] = opponents[0]
         else:
             words.append(f"scenario.seats.{seat}={written(_seated(opponents[0]))}")
-    seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn
-    made = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
-    made.drawn = drawn
-    return made
+    seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn_values
+    result = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
+    result.drawn = drawn_values
+    return result
 
 
-def _seated(who: Any) -> Any:
-    """Return a player as a configuration names it; a mixture has weights by player."""
-    return {named(player): weight for player, weight in who.items()} if isinstance(who, Mapping) else named(who)
+def _seated(value: Any) -> Any:
+    """Return a configuration's name of a player; a mixture has weights by player."""
+    return {named(player): weight for player, weight in value.items()} if isinstance(value, Mapping) else named(value)
 
 
 def is_drawn(value: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Gates for anybody's RLlib algorithm and Tune experiment, and finished games as RLlib's callbacks take episodes.
+"""Gates for any RLlib algorithm and Tune experiment, and finished games as episodes for RLlib's callbacks.
 
-Gates are kept by the same :class:`~multigrid_rl.gates.GateKeeper` as ours.
+The same :class:`~multigrid_rl.gates.GateKeeper` judges them as in our runs.
 """
 
 import math
@@ -24,13 +24,13 @@ from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.training.screen import PLAIN_EVERY, live_console, plain_gates
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
-#: Where metrics are over episodes, and how many these were. Only some results have those of evaluation.
+#: Prefixes of metrics over episodes, and keys of the number of episodes. Only some results have those of evaluation.
 _SOMETIMES = "evaluation/"
 _EPISODES = {
     f"{keys.ENV_RUNNER_RESULTS}/": f"{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
     _SOMETIMES: f"{_SOMETIMES}{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
 }
-#: What counts as steps: an algorithm that learns from files samples none.
+#: Keys of the count of steps: an algorithm that learns from files samples none.
 _STEPS = (
     keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,
     f"{keys.LEARNER_RESULTS}/{ALL_MODULES}/{keys.NUM_ENV_STEPS_TRAINED_LIFETIME}",
@@ -43,12 +43,12 @@ class GateCallback(RLlibCallback):
 
     A gate's metric is a path in RLlib's result, such as ``env_runners/episode_return_mean``. A result counts as a
     report once enough episodes have finished since the last one: of training, and of evaluation where a gate names
-    what that measured. Where nothing is sampled, steps are those that were trained on, else iterations. The gates
-    stand in the result under ``gates/``, where loggers, Tune and :class:`GateStopper` find them. Histories are not
-    part of RLlib's checkpoints, but for the gates of our own runs.
+    a metric of it. Where nothing is sampled, steps are those that were trained on, else iterations. The gates
+    are in the result under ``gates/``, where loggers, Tune and :class:`GateStopper` find them. Histories are not
+    part of RLlib's checkpoints, except those of our own runs.
 
     Args:
-        gates: what is judged; ``None``: the gates of one of our runs, ``config("1v1")``.
+        gates: what is prefixes; ``None``: the gates of one of our runs, ``config("1v1")``.
         report_episodes: episodes behind a report, at least.
         on_held: called once, with ``algorithm`` and ``result``, when all gates are held.
         stop_when_held: set ``done`` in that result, which ends a trial of Tune.
@@ -74,10 +74,10 @@ class GateCallback(RLlibCallback):
         }
         self.keeper = None if gates is None else GateKeeper(list(gates), report_episodes)
         self._episodes = dict.fromkeys(_EPISODES, 0)
-        self._printed, self._told = -math.inf, False
+        self._printed, self._announced = -math.inf, False
 
     def __call__(self) -> "GateCallback":
-        """Return a callback with the same settings and no history: RLlib calls what it is given for each algorithm."""
+        """Return a callback with the same settings and no history: RLlib calls it for each algorithm."""
         return GateCallback(**self._settings)
 
     def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
@@ -86,7 +86,7 @@ class GateCallback(RLlibCallback):
             raise ConfigError(expected("GateCallback", f"gates, as {algorithm} has none of its own", "none"))
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
-        """Judge, write ``gates/...`` into the result, print a line, and say when all are held.
+        """Judge, write ``gates/...`` into the result, print a line, and call ``on_held`` once.
 
         Raises ``ConfigError``: a gate names a metric that results do not have.
         """
@@ -94,14 +94,14 @@ class GateCallback(RLlibCallback):
         if self.keeper is not None:
             self._report(result, keeper)
         result.setdefault("gates", {}).update(gate_results(keeper))
-        first = keeper.held and not self._told
-        every, now = self._settings["every_s"], time.monotonic()
-        if every is not None and (first or now - self._printed >= every):
+        newly_held = keeper.held and not self._announced
+        interval, now = self._settings["every_s"], time.monotonic()
+        if interval is not None and (newly_held or now - self._printed >= interval):
             self._printed = now
             steps = _steps(dict(_numbers(result)))
             live_console().print(f"{steps:>9,} steps | {plain_gates(keeper)}", markup=False)
-        if first:
-            self._told = True
+        if newly_held:
+            self._announced = True
             if self._settings["on_held"] is not None:
                 self._settings["on_held"](algorithm=algorithm, result=result)
         if keeper.held and self._settings["stop_when_held"]:
@@ -109,7 +109,7 @@ class GateCallback(RLlibCallback):
 
     def _report(self, result: Mapping[str, Any], keeper: GateKeeper) -> None:
         metrics = dict(_numbers(result))
-        steps, episodes = _steps(metrics), self._finished(metrics, keeper)
+        steps, episodes = _steps(metrics), self._finished_episodes(metrics, keeper)
         if episodes < keeper.min_episodes or (keeper.last is not None and steps <= keeper.last.env_steps):
             return
         for state in keeper.states:
@@ -122,40 +122,40 @@ class GateCallback(RLlibCallback):
         keeper.report(moment, episodes, metrics)
         self._episodes = dict.fromkeys(_EPISODES, 0)
 
-    def _finished(self, metrics: Mapping[str, float], keeper: GateKeeper) -> int:
-        """Return how many episodes have finished since the last report, of those that the gates are about."""
-        for place, count in _EPISODES.items():
-            # Who evaluates by a function of their own, which tells no count, decides how many are enough.
-            counted = count in metrics or not any(name.startswith(place) for name in metrics)
-            self._episodes[place] += _whole(metrics.get(count)) if counted else keeper.min_episodes
-        named = [place for place in _EPISODES if any(state.gate.metric.startswith(place) for state in keeper.states)]
-        return min(self._episodes[place] for place in named) if named else max(self._episodes.values())
+    def _finished_episodes(self, metrics: Mapping[str, float], keeper: GateKeeper) -> int:
+        """Return the number of episodes since the last report, of training or evaluation as the gates need."""
+        for prefix, count in _EPISODES.items():
+            # A user's evaluation function that reports no count decides on the number of episodes.
+            has_count = count in metrics or not any(name.startswith(prefix) for name in metrics)
+            self._episodes[prefix] += _count_of(metrics.get(count)) if has_count else keeper.min_episodes
+        used = [prefix for prefix in _EPISODES if any(state.gate.metric.startswith(prefix) for state in keeper.states)]
+        return min(self._episodes[prefix] for prefix in used) if used else max(self._episodes.values())
 
 
-def _whole(value: float | None) -> int:
-    """Return a count of RLlib's, which is not a number where nothing was counted."""
+def _count_of(value: float | None) -> int:
+    """Return a count of RLlib's as an integer; NaN, where nothing was counted, is 0."""
     return int(value) if value is not None and math.isfinite(value) else 0
 
 
 def _steps(metrics: Mapping[str, float]) -> int:
-    return next((steps for name in _STEPS if (steps := _whole(metrics.get(name)))), 0)
+    return next((steps for name in _STEPS if (steps := _count_of(metrics.get(name)))), 0)
 
 
-def _numbers(node: Mapping[str, Any], place: str = "") -> list[tuple[str, float]]:
-    """Return paths and values of all numbers of a result; ours also by their own names."""
-    found: list[tuple[str, float]] = []
+def _numbers(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    """Return paths and values of all numbers of a result; ours also by their plain names."""
+    numbers: list[tuple[str, float]] = []
     for name, value in node.items():
         if isinstance(value, Mapping):
-            inside = _numbers(value, f"{place}{name}/")
-            found += inside
-            if not place and name == "multigrid_rl":
-                found += _numbers(value)
+            inner = _numbers(value, f"{prefix}{name}/")
+            numbers += inner
+            if not prefix and name == "multigrid_rl":
+                numbers += _numbers(value)
         elif not isinstance(value, str):
             try:
-                found.append((f"{place}{name}", float(value)))
+                numbers.append((f"{prefix}{name}", float(value)))
             except (TypeError, ValueError, RuntimeError, OverflowError):
-                continue  # lists, tensors of several numbers, and what is not known yet
-    return found
+                continue  # lists, tensors of several numbers, and values not known yet
+    return numbers
 
 
 class GateStopper(Stopper):
@@ -177,12 +177,12 @@ class GateStopper(Stopper):
         return held
 
     def stop_all(self) -> bool:
-        """Return whether all trials are to end."""
+        """Return whether all trials should end."""
         return self._first and self._held
 
 
 class FinishedEpisode:
-    """A finished game, whose parts are computed when they are asked for: there are hundreds in an iteration.
+    """A finished game, whose parts are computed on access: there are hundreds in an iteration.
 
     Attributes:
         custom_data: for callbacks.
@@ -198,7 +198,7 @@ class FinishedEpisode:
         return int(self._table.length[self._row])
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what only an episode that is kept step by step has. Raises ``AttributeError``."""
+        """Refuse attributes of episodes that are stored step by step. Raises ``AttributeError``."""
         parts = ["custom_data", *(part for part in dir(type(self)) if not part.startswith("_"))]
         raise AttributeError(expected("episode", f"{', '.join(parts)}: games are played in batches", name))
 
@@ -211,7 +211,7 @@ class FinishedEpisode:
 
     @property
     def agent_returns(self) -> dict[str, float]:
-        """Those of each agent that learns."""
+        """Returns of each agent that learns."""
         returns = self.returns
         return {agent.name: sum(returns[seat] for seat in agent.seats) for agent in self._specs.agents}
 
@@ -229,9 +229,9 @@ class FinishedEpisode:
 
     @property
     def players(self) -> dict[str, str]:
-        """Who played the seats on which several players take turns."""
-        chosen = zip(self._specs.pools, self._table.players[self._row].tolist(), strict=False)
-        return {seat: names[min(number, len(names) - 1)] for (seat, names), number in chosen}
+        """Names of the players on seats where several take turns."""
+        numbers = zip(self._specs.pools, self._table.players[self._row].tolist(), strict=False)
+        return {seat: names[min(number, len(names) - 1)] for (seat, names), number in numbers}
 
     @property
     def agent_ids(self) -> set[str]:
@@ -248,16 +248,16 @@ class FinishedEpisode:
         return sum(self.agent_returns.values())
 
 
-def tell(config: Any, callbacks: Any, table: EpisodeTable, specs: MultiAgentSpec, logger: MetricsLogger) -> bool:
-    """Call what is called for each episode, with a logger below ``env_runners``; returns whether there is anything."""
+def call_hooks(config: Any, callbacks: Any, table: EpisodeTable, specs: MultiAgentSpec, logger: MetricsLogger) -> bool:
+    """Call all callbacks of each episode, with a logger below ``env_runners``; returns whether there were any."""
     calls: list[Any] = []
     for name in ("on_episode_start", "on_episode_end"):
-        plain = getattr(RLlibCallback, name)
-        calls += [getattr(one, name) for one in force_list(callbacks) if getattr(type(one), name) is not plain]
+        default = getattr(RLlibCallback, name)
+        calls += [getattr(each, name) for each in force_list(callbacks) if getattr(type(each), name) is not default]
         calls += force_list(getattr(config, f"callbacks_{name}"))
-    rest = {"metrics_logger": logger, "env_runner": None, "env": None, "env_index": 0, "rl_module": None}
+    arguments = {"metrics_logger": logger, "env_runner": None, "env": None, "env_index": 0, "rl_module": None}
     for row in range(table.episodes) if calls else ():
         episode = FinishedEpisode(table, specs, row)
         for call in calls:
-            call(episode=episode, **rest)
+            call(episode=episode, **arguments)
     return bool(calls and table.episodes)

@@ -1,4 +1,4 @@
-"""RLlib's env runner around our own sampling path (:mod:`multigrid_rl.learn.rollout`)."""
+"""RLlib's env runner around our sampling path (:mod:`multigrid_rl.learn.rollout`)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +15,15 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.rllib.results import log_episodes, tell_of_episodes
-from multigrid_rl.runs.provenance import installed
+from multigrid_rl.rllib.results import log_episodes, notify_episodes
+from multigrid_rl.runs.provenance import local_versions
 from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.training.trainers import Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
 GENERATION, STAGE = 1 << 32, 1 << 52
-#: Numbers of evaluated games, which no training plays, and how many are played side by side.
+#: Numbers of evaluated games, which no training plays, and how many run side by side.
 EVALUATION, SIDE_BY_SIDE = 1 << 62, 256
 _EVALUATED = "evaluated"
 
@@ -31,9 +31,9 @@ _EVALUATED = "evaluated"
 class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` environments for ``num_steps`` steps with the current weights.
 
-    ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`. Numbers of environments are
-    shared out so that number ``k`` is the same on any runner. A remote runner is sent its factory with :meth:`begin`:
-    what the configuration holds stays small enough for every checkpoint.
+    ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`. Environment ``k`` is
+    the same on any runner. A remote runner gets its factory with :meth:`begin`: the configuration stays small enough
+    for every checkpoint.
 
     Attributes:
         env: the games it plays, a :class:`~multigrid_rl.types.BatchedEnv`; of evaluation the newest.
@@ -49,22 +49,22 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
         self.num_envs: int = self.run.games_per_sampler
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
-        # Where weights lie, which are only ever overwritten: asking a module for them takes longer than copying them.
+        # Tensors of the weights, which are only overwritten: a module's state takes longer than a copy of them.
         self.tensors = {name: self.module[name].state_dict() for name in self.module.keys()}  # noqa: SIM118 - no dict
-        self._callbacks = [made() for made in force_list(self.config.callbacks_class)]
+        self._callbacks = [callback() for callback in force_list(self.config.callbacks_class)]
         self.opponent: str | None = getattr(self.config, "opponent", None)  # of evaluation
-        self._against: dict[str | None, Any] = {}
-        self._evaluated, self.greedy = 0, not self.config.explore
+        self._opponent_games: dict[str | None, Any] = {}
+        self._evaluated_count, self.greedy = 0, not self.config.explore
         if self.config.in_evaluation:
             self._load(settings.stages[-1].factory)
         elif not remote:
             self.begin(settings.stages[0].factory, 0)
 
     def begin(self, factory: EnvFactory, offset: int) -> dict[str, str]:
-        """Play the environments of ``factory`` from now on, all fresh; returns what is installed here, by package.
+        """Play the environments of ``factory`` from now on, all fresh; returns versions on this machine, by package.
 
         ``offset``: added to the numbers of this runner's environments. Raises ``PlayerError``: a background player is
-        damaged or not the one that was announced.
+        damaged or not the announced one.
         """
         self.offset = offset
         self._load(factory)
@@ -79,7 +79,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             bound=self.run.model.bound,
         )
         self.env = self.collector.env
-        return installed() if self.worker_index else {}
+        return local_versions() if self.worker_index else {}
 
     def _load(self, factory: EnvFactory) -> None:
         self.factory: Any = factory
@@ -89,11 +89,11 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         }
 
     def get_games(self) -> dict[str, Any]:
-        """Return the state of environments, players and random streams; the weights are not part of it."""
-        playing = {}
+        """Return the state of environments, players and random streams, without the weights."""
+        opponents = {}
         if getattr(self.factory, "league", None):
-            playing["opponents"] = self.factory.playing(self.collector.env)
-        return {"offset": self.offset, **playing, **self.collector.get_state()}
+            opponents["opponents"] = self.factory.playing(self.collector.env)
+        return {"offset": self.offset, **opponents, **self.collector.get_state()}
 
     def set_opponents(self, roster: Any) -> None:
         """Set the league's players from the next games on. Raises ``PlayerError`` for damaged files."""
@@ -108,7 +108,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             raise ValueError(f"state: expected games from number {self.offset}, got {games['offset']}")
         try:
             self.collector.set_state(games)
-        except (ValueError, KeyError):  # of another size, game or mixture: some of it may be set already
+        except (ValueError, KeyError):  # of another size, game or mixture: parts may be set already
             self.begin(self.factory, fresh)
             return False
         return True
@@ -116,34 +116,34 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def sample(self, *, num_episodes: int | None = None, num_timesteps: float | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
         """Play ``num_steps`` steps of every environment, and return the :class:`Experience`.
 
-        ``num_episodes``: play so many whole fresh ones instead, which RLlib evaluates by, and log them for it;
-        ``num_timesteps``: as many whole ones as reach so many steps.
+        ``num_episodes``: play so many fresh ones instead, for RLlib's evaluation, and log them;
+        ``num_timesteps``: as many as reach so many steps.
         """
         if num_timesteps is None and num_episodes is None:
             return self._rollout()
-        table, asked = self._evaluate(num_episodes or 1), num_timesteps or 0
-        while (steps := int(table.length.sum())) < asked:
-            more = max(1, int((asked - steps) * table.episodes / steps))
-            table = EpisodeTable.concatenate([table, self._evaluate(more)])
-        specs = self._evaluated_games().specs
+        table, wanted_steps = self._evaluate(num_episodes or 1), num_timesteps or 0
+        while (steps := int(table.length.sum())) < wanted_steps:
+            missing = max(1, int((wanted_steps - steps) * table.episodes / steps))
+            table = EpisodeTable.concatenate([table, self._evaluate(missing)])
+        specs = self._evaluation_games().specs
         log_episodes(self.metrics, table, specs)
-        tell_of_episodes(self.config, self._callbacks, table, specs, self.metrics)
-        # RLlib asks what it has had played for its steps, and nothing else.
+        notify_episodes(self.config, self._callbacks, table, specs, self.metrics)
+        # RLlib reads only the steps of these episodes.
         agent_steps = steps * len(specs.agents)
         return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps)]
 
-    def _evaluated_games(self) -> Any:
-        """Return the run's own scenario, whatever the curriculum's stage, with the opponent of evaluation."""
+    def _evaluation_games(self) -> Any:
+        """Return the games of the run's main scenario, in every stage, with the opponent of evaluation."""
         factory: Any = self.config.settings.stages[-1].factory
-        if self.opponent is not None and self.opponent not in self._against:
-            self._against = {self.opponent: factory.against(self.opponent)}
-        return self._against.get(self.opponent, factory)
+        if self.opponent is not None and self.opponent not in self._opponent_games:
+            self._opponent_games = {self.opponent: factory.against(self.opponent)}
+        return self._opponent_games.get(self.opponent, factory)
 
     def _evaluate(self, episodes: int) -> EpisodeTable:
-        """Play fresh episodes with the current weights, apart from the games under way."""
+        """Play fresh episodes with the current weights, separate from the games under way."""
         from multigrid_rl.players.episodes import play_episodes  # noqa: PLC0415 - most runs evaluate nothing
 
-        factory = self._evaluated_games()
+        factory = self._evaluation_games()
         specs, bound = factory.specs, self.run.model.bound
         players = {}
         for agent in specs.agents:
@@ -151,8 +151,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             distribution = distribution_of(agent.action_space, bound, net)
             options: dict[str, Any] = {"members": len(agent.seats), "greedy": self.greedy}
             players[agent.name] = FrozenPlayer(agent.name, net, "", distribution=distribution, **options)
-        first = EVALUATION + self.worker_index * GENERATION + self._evaluated
-        self._evaluated += episodes
+        first = EVALUATION + self.worker_index * GENERATION + self._evaluated_count
+        self._evaluated_count += episodes
         env = factory.build(min(episodes, SIDE_BY_SIDE), first)
         if self.config.in_evaluation:
             self.env = env
@@ -184,27 +184,27 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return {name: (spec.observation_space, spec.action_space) for name, spec in specs.items()}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
-        """Return the weights, as RLlib's group asks for them, and how many games it has evaluated."""
-        return {COMPONENT_RL_MODULE: self.module.get_state(), _EVALUATED: self._evaluated}
+        """Return the weights for RLlib's group, and the number of evaluated games."""
+        return {COMPONENT_RL_MODULE: self.module.get_state(), _EVALUATED: self._evaluated_count}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over weights, and of a checkpoint which games come next when it evaluates."""
-        self._evaluated = state.get(_EVALUATED, self._evaluated)
+        """Set weights, and from a checkpoint the next number of an evaluated game."""
+        self._evaluated_count = state.get(_EVALUATED, self._evaluated_count)
         if COMPONENT_RL_MODULE in state:
             modules = state[COMPONENT_RL_MODULE]
             # RLlib's weight sync sends a reference inside the dictionary.
             self.module.set_state(ray.get(modules) if isinstance(modules, ray.ObjectRef) else modules)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
-        """Return how RLlib builds this runner again from a checkpoint."""
+        """Return arguments with which RLlib rebuilds this runner from a checkpoint."""
         return (), {"config": self.config, "worker_index": self.worker_index, "num_workers": self.num_workers}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Return the modules, as a part of their own in checkpoints."""
+        """Return the modules, a separate part of checkpoints."""
         return [(COMPONENT_RL_MODULE, self.module)]
 
     def get_metrics(self) -> Any:
-        """Return what evaluated games have logged; of others everything is in what :meth:`sample` returns."""
+        """Return logged metrics of evaluated games; those of others are in the result of :meth:`sample`."""
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:
@@ -213,7 +213,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
 
 class LocalSampler(Sampler):
-    """The env runner of the driver itself."""
+    """The driver's env runner."""
 
     def __init__(self, runner: BatchedEnvRunner) -> None:
         self._runner = runner
@@ -244,9 +244,9 @@ class LocalSampler(Sampler):
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:
         """Continue the games of a run's state, or start fresh ones if remote runners played them, or other games."""
         games = None if state["env_runners"] else state["games"][0]
-        fresh = state["stage"] * STAGE + fresh_generation(state) * GENERATION
-        self._runner.begin(factory, fresh if games is None else games["offset"])
-        return games is not None and self._runner.set_games(games, fresh)
+        first_number = state["stage"] * STAGE + fresh_generation(state) * GENERATION
+        self._runner.begin(factory, first_number if games is None else games["offset"])
+        return games is not None and self._runner.set_games(games, first_number)
 
 
 def fresh_generation(state: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ from multigrid_rl.config.schema import ClusterConfig
 from multigrid_rl.learn.batches import Experience
 from multigrid_rl.rllib.env_runner import GENERATION, STAGE, BatchedEnvRunner, fresh_generation
 from multigrid_rl.rllib.session import reason_of
-from multigrid_rl.runs.provenance import differences, installed
+from multigrid_rl.runs.provenance import local_versions, version_differences
 from multigrid_rl.text import expected
 from multigrid_rl.training.trainers import Sampler
 from multigrid_rl.types import EnvFactory, RunError
@@ -31,8 +31,8 @@ class _Runner:
     generation: int = 0  # its games are numbered by it: each replacement has a new one
     spawned: bool = False  # made here, not by RLlib
     failures: int = 0  # in a row
-    pending: Any = None  # what it answers once it is ready; None: it is, or it was not spawned yet
-    joining: Any = None  # what it answers once it has its new opponents; None: it was sent none since its last rollout
+    pending: Any = None  # answer when it is ready; None: it is, or it was not spawned yet
+    opponents: Any = None  # answer when it has its new opponents; None: none were sent since its last rollout
     restart_at: float = 0.0  # when its replacement may be spawned, by the monotonic clock
 
     @property
@@ -42,25 +42,25 @@ class _Runner:
 
 
 class EnvRunnerPool(Sampler):
-    """Sends weights to remote env runners and collects what they play.
+    """Sends weights to remote env runners and collects their rollouts.
 
     A runner that dies, whose node is lost or has other sources, or that does not answer in time is replaced by a new
-    one with new games; until that one is ready, batches are smaller. An error inside the game or a player is no
-    loss: it would come again, so it ends the run.
+    one with new games; until that one is ready, batches are smaller. An error inside the game or a player ends
+    the run: it would come again.
 
     Args:
         actors: the runners that RLlib made, in the order of their numbers.
-        config: RLlib's, that makes new ones.
+        config: RLlib's, for new ones.
         limits: ``sample_timeout_s``, after which a runner that has not handed over its rollout counts as lost, and
-            ``max_consecutive_failures``: the run ends once one was lost so often without handing over anything between.
-        replaced: takes the number and the actor of each new one that is ready.
+            ``max_consecutive_failures``: the run ends once one was lost so often without a rollout in between.
+        on_replaced: takes the number and the actor of each new one that is ready.
 
     Attributes:
-        recreated: numbers of runners that have taken a lost one's place; who reads them empties the list.
+        recreated: numbers of replaced runners; the reader empties the list.
     """
 
-    def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig, replaced: Callable[..., None]) -> None:
-        self._replaced = replaced
+    def __init__(self, actors: list[Any], config: Any, limits: ClusterConfig, on_replaced: Callable[..., None]) -> None:
+        self._on_replaced = on_replaced
         self._runners = [_Runner(index, actor) for index, actor in enumerate(actors, 1)]
         self._config = config
         self._timeout_s = limits.sample_timeout_s
@@ -69,7 +69,7 @@ class EnvRunnerPool(Sampler):
         self._factory: EnvFactory | None = None
         self._game: Any = None  # the factory in Ray's object store; None: not put there yet
         self._offset = 0
-        self._installed = installed()
+        self._installed = local_versions()
         self.remote = len(actors)
         self.recreated: list[int] = []
         self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
@@ -82,10 +82,10 @@ class EnvRunnerPool(Sampler):
         first = self._factory is None
         self.use(factory)
         self._offset = stage * STAGE
-        waited = [runner for runner in self._runners if first or runner.ready]
+        required = [runner for runner in self._runners if first or runner.ready]
         for runner in self._runners:
             self._begin(runner)
-        self._await(waited)
+        self._await(required)
 
     def _begin(self, runner: _Runner) -> None:
         """Let a runner play fresh games of its generation; one that is still starting begins with them."""
@@ -100,10 +100,10 @@ class EnvRunnerPool(Sampler):
     def set_opponents(self, factory: EnvFactory, roster: Any) -> None:
         """Set a league's players: ``roster`` where games are under way, ``factory`` for new runners."""
         self.use(factory)
-        sent = ray.put(roster)
+        reference = ray.put(roster)
         for runner in self._runners:
             if runner.actor is not None:  # also one that is starting: actors run calls in order
-                runner.joining = runner.actor.set_opponents.remote(sent)
+                runner.opponents = runner.actor.set_opponents.remote(reference)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
         """Hand the learner's weights to every runner that is ready."""
@@ -136,21 +136,21 @@ class EnvRunnerPool(Sampler):
                 return rollouts
 
     def _rollout(self, runner: _Runner, ref: Any) -> Any:
-        """Return a rollout, or ``None`` where the runner was lost; its opponents are those sent before."""
-        generation, joining, runner.joining = runner.generation, runner.joining, None
-        if joining is not None:
-            self._answer(runner, joining, "could not take its new opponents")
+        """Return a rollout, or ``None`` where the runner was lost; its opponents are those sent earlier."""
+        generation, opponents, runner.opponents = runner.generation, runner.opponents, None
+        if opponents is not None:
+            self._answer(runner, opponents, "could not take its new opponents")
         return self._answer(runner, ref, "failed while it played") if runner.generation == generation else None
 
-    def _answer(self, runner: _Runner, ref: Any, failed: str) -> Any:
+    def _answer(self, runner: _Runner, ref: Any, failure: str) -> Any:
         """Return what a runner answers; ``None`` where it was lost, and is replaced.
 
-        Raises ``RunError``: an error inside the runner; ``failed`` describes the failure.
+        Raises ``RunError``: an error inside the runner; ``failure`` describes it.
         """
         try:
             return ray.get(ref, timeout=self._timeout_s)
         except RayTaskError as error:
-            raise RunError(f"env runner {runner.index} {failed}: {reason_of(error)}") from error
+            raise RunError(f"env runner {runner.index} {failure}: {reason_of(error)}") from error
         except RayError as error:
             self._restart(runner, reason_of(error))
             return None
@@ -168,7 +168,7 @@ class EnvRunnerPool(Sampler):
         runner.spawned = True
         # Ray takes some seconds to notice that a node is gone, and would put the next one there, too.
         runner.restart_at = time.monotonic() + (PAUSE_S * 2 ** (runner.failures - 2) if runner.failures > 1 else 0)
-        runner.actor = runner.pending = runner.joining = None
+        runner.actor = runner.pending = runner.opponents = None
         self._spawn()
 
     def _spawn(self) -> None:
@@ -199,9 +199,9 @@ class EnvRunnerPool(Sampler):
             if done:
                 self._admit(pending[done[0]], done[0])
             elif waiting:
-                enough = f"{len(self._runners)} to start within {self._timeout_s:g} s"
+                wanted = f"{len(self._runners)} to start within {self._timeout_s:g} s"
                 got = f"{len(pending)} that did not: no CPU is free for them, or their nodes are gone"
-                raise RunError(expected("env runners", enough, got))
+                raise RunError(expected("env runners", wanted, got))
             else:
                 return
 
@@ -209,12 +209,12 @@ class EnvRunnerPool(Sampler):
         versions = self._answer(runner, ref, "could not build its games")
         if versions is None:
             return
-        if different := differences(versions, self._installed):  # on a node that came after the preflight
+        if different := version_differences(versions, self._installed):  # on a node that came after the preflight
             self._restart(runner, f"its node: {', '.join(different)}")
             return
         runner.pending = None
         if runner.spawned:
-            self._replaced(runner.index, runner.actor)
+            self._on_replaced(runner.index, runner.actor)
         if runner.failures:
             LOG.warning("env runner %d is back, with new games", runner.index)
             self.recreated.append(runner.index)
@@ -234,13 +234,13 @@ class EnvRunnerPool(Sampler):
         return {"games": games}
 
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:
-        """Take up the games of a run's state, by number of their runner; one without any plays fresh ones."""
-        same, fresh = bool(state["env_runners"] == self.remote), fresh_generation(state)
-        games = state["games"] if same else {}
+        """Restore the games of a run's state, by number of their runner; one without any plays fresh ones."""
+        continued, fresh = bool(state["env_runners"] == self.remote), fresh_generation(state)
+        games = state["games"] if continued else {}
         self.use(factory)
         for runner in self._runners:
-            known = games.get(runner.index)
-            runner.generation = fresh if known is None else (known["offset"] % STAGE) // GENERATION
+            saved = games.get(runner.index)
+            runner.generation = fresh if saved is None else (saved["offset"] % STAGE) // GENERATION
             self._begin(runner)
         generations = {runner.index: runner.generation for runner in self._runners}
         self._await(self._runners)
@@ -251,8 +251,8 @@ class EnvRunnerPool(Sampler):
         }
         for ref, runner in calls.items():
             if self._answer(runner, ref, "could not go on") is False:
-                runner.generation, same = fresh, False
-        return same
+                runner.generation, continued = fresh, False
+        return continued
 
     def stop(self) -> None:
         """End every runner that this pool spawned."""

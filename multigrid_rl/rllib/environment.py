@@ -54,25 +54,25 @@ class RedBlueDoors(MultiAgentEnv):
     render_mode = "rgb_array"
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        values = _checked(config or {})
+        values = _complete(config or {})
         spec = load_scenario(values["scenario"]).spec
         for seat in values["players"]:
             spec.team_of(seat)
         self.possible_agents = [seat for seat in spec.seats if seat not in values["players"]]
         if not self.possible_agents:
             raise ConfigError(expected("env_config.players", "at least one open seat", ", ".join(values["players"])))
-        # Set before RLlib's constructor, which would take what it does not find from elsewhere.
+        # Set before RLlib's constructor, which would take missing values from elsewhere.
         self.agents: list[str] = []
         super().__init__()
         self.match = match_around(values["scenario"], self.possible_agents, values["players"], None, 1, auto_reset=True)
         self.game = spec
         self._flat = values["observation"] == "flat"
-        seen: gymnasium.Space[Any] = (
+        space: gymnasium.Space[Any] = (
             spaces.flat_space(spec) if self._flat else gymnasium.spaces.MultiDiscrete(token_categories(spec))
         )
-        self.observation_spaces = dict.fromkeys(self.possible_agents, seen)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
         self.action_spaces = {seat: spaces.action_space() for seat in self.possible_agents}
-        self._seeded = self._fresh = False
+        self._seeded = self._at_start = False
 
     def reset(
         self,
@@ -87,12 +87,12 @@ class RedBlueDoors(MultiAgentEnv):
         super().reset(seed=seed, options=options)
         if seed is not None or not self._seeded:
             self.match.reset(int(self.np_random.integers(2**63)) if seed is None else seed)
-        elif not self._fresh:
+        elif not self._at_start:
             self.match.restart(np.ones(1, np.bool_))
-            self.match.drain_episodes()  # nobody asks for them
-        self._seeded, self._fresh = True, False
+            self.match.drain_episodes()  # not needed
+        self._seeded, self._at_start = True, False
         self.agents = list(self.possible_agents)
-        return self._shown(self.match.observations()), {seat: {} for seat in self.agents}
+        return self._encoded(self.match.observations()), {seat: {} for seat in self.agents}
 
     def step(
         self, action_dict: dict[str, Any]
@@ -104,7 +104,7 @@ class RedBlueDoors(MultiAgentEnv):
 
         Returns:
             Observations, rewards, terminated, truncated and infos of the agents that were in the game before the step;
-            ``__all__`` says whether the episode is over, and stands alone in truncated.
+            ``__all__`` says whether the episode is over, and is the only key of truncated.
 
         Raises:
             RuntimeError: no game is running.
@@ -112,27 +112,27 @@ class RedBlueDoors(MultiAgentEnv):
         """
         if not self.agents:
             raise RuntimeError("no agent is in the game: call reset() before step()")
-        chosen = {seat: np.full(1, DONE, np.int8) for seat in self.possible_agents}
+        actions = {seat: np.full(1, DONE, np.int8) for seat in self.possible_agents}
         for seat, action in action_dict.items():
             if seat not in self.agents:
                 raise ValueError(expected("agent", ", ".join(self.agents), repr(seat)))
-            chosen[seat][0] = spaces.check_action(action, seat)
-        step, before = self.match.step(chosen), self.agents
-        self._fresh = bool(step.done[0])  # the next game has begun: a reset would skip it
-        seen = self._shown(step.final_observations if self._fresh else step.observations)
-        rewards = {seat: float(step.rewards[seat][0]) for seat in before}
-        terminated = {seat: bool(step.terminated[seat][0]) for seat in before}
-        # Of all at once alone: where no agent is left, RLlib's episodes call those terminated that were truncated each.
+            actions[seat][0] = spaces.check_action(action, seat)
+        step, acting = self.match.step(actions), self.agents
+        self._at_start = bool(step.done[0])  # the next game has begun: a reset would skip it
+        observations = self._encoded(step.final_observations if self._at_start else step.observations)
+        rewards = {seat: float(step.rewards[seat][0]) for seat in acting}
+        terminated = {seat: bool(step.terminated[seat][0]) for seat in acting}
+        # Only for all at once: else RLlib's episodes, where no agent is left, call truncated agents terminated.
         truncated = {"__all__": bool(step.truncated[0])}
-        self.agents = [] if truncated["__all__"] else [seat for seat in before if not terminated[seat]]
+        self.agents = [] if truncated["__all__"] else [seat for seat in acting if not terminated[seat]]
         terminated["__all__"] = all(terminated.values())
-        return seen, rewards, terminated, truncated, {seat: self._info(seat) for seat in before}
+        return observations, rewards, terminated, truncated, {seat: self._info(seat) for seat in acting}
 
     def render(self) -> NDArray[np.uint8]:
         """Return the uint8 frame (256, 512, 3) of the whole board; after a game's last step that of the next one."""
         return render_frame(self.match.env.world, 0)
 
-    def _shown(self, tokens: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def _encoded(self, tokens: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if self._flat:
             return {seat: spaces.flat_observation(self.game, tokens[seat][0]) for seat in self.agents}
         return {seat: tokens[seat][0].astype(np.int64) for seat in self.agents}
@@ -155,7 +155,7 @@ def register_envs() -> list[str]:
     return names
 
 
-def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
+def _complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``env_config`` with all keys. Raises :class:`ConfigError` for an unknown one, or one of a wrong kind."""
     for key in config:
         if key not in KEYS:

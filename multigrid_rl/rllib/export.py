@@ -32,7 +32,7 @@ from multigrid_rl.runs.reader import read_config
 from multigrid_rl.text import ConfigError, expected, one_line, shown, unknown
 from multigrid_rl.training.loop import write_players
 from multigrid_rl.training.run import TrainingRun
-from multigrid_rl.training.stages import card_of, seated_in, stages_of
+from multigrid_rl.training.stages import card_of, seated_players, stages_of
 from multigrid_rl.trust import MISTAKES, check_code
 from multigrid_rl.types import TEAM_ORDER, GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -50,7 +50,7 @@ def players_of(folder: Path, seat: str, target: Path, scenario: str | None = Non
     Args:
         folder: of an algorithm's checkpoint, or of one of its modules below ``learner_group/learner/rl_module``.
         seat: a seat, or a team.
-        scenario: that an environment under a name of the user's plays.
+        scenario: of an environment under a user's name.
 
     Returns:
         The new folder under the key ``""``; of a team with several networks, each by its seat.
@@ -79,31 +79,31 @@ def players_of(folder: Path, seat: str, target: Path, scenario: str | None = Non
             raise PlayerError(unknown("seat", name, spec.seats))
     paths = {name: folder if folder != root else _module_for(root / MODULES, name, spec) for name in seats}
     groups = [seats] if len(set(paths.values())) == 1 else [(name,) for name in seats]
-    written = {}
+    players = {}
     for group in groups:
         key = "" if len(groups) == 1 else group[0]
-        written[key] = target / (key or "player")
-        _write(written[key], paths[group[0]], scenario, group)
-    return written
+        players[key] = target / (key or "player")
+        _write(players[key], paths[group[0]], scenario, group)
+    return players
 
 
 def _players_of_run(folder: Path, seat: str, target: Path, settings: Settings) -> dict[str, Path]:
-    """Write players of one of our runs, with the cards that it gives them; ``folder``: of all modules, or of one."""
+    """Write players of one of our runs, with its cards; ``folder``: of all modules, or of one."""
     stage = (settings.stages or stages_of(settings.run))[-1]
     specs = stage.factory.specs
     modules = {name: agent.module for agent in specs.agents for name in agent.seats}
     seats = [name for name in stage.scenario.kind.seats_of(seat) or (seat,) if name in modules]
     if not seats:
         raise PlayerError(unknown("seat", seat, modules))
-    homes = {name: folder / modules[name] if folder.name == MODULES.name else folder for name in seats}
-    for source in set(homes.values()):
+    folders = {name: folder / modules[name] if folder.name == MODULES.name else folder for name in seats}
+    for source in set(folders.values()):
         if source.name not in specs.modules:
             raise PlayerError(unknown(f"{source}: module", source.name, specs.modules))
         weights = actor_of(_module(source).net.state_dict(), specs.agent_of(source.name))
         card = {**card_of(stage, source.name, settings.run), "provenance": circumstances()}
         write_player(target / source.name, weights, card)
-    written = {name: target / source.name for name, source in homes.items()}
-    return written if len(set(written.values())) > 1 else {"": written[seats[0]]}
+    players = {name: target / source.name for name, source in folders.items()}
+    return players if len(set(players.values())) > 1 else {"": players[seats[0]]}
 
 
 def _scenario_of(root: Path, config: Mapping[str, Any]) -> str:
@@ -117,37 +117,37 @@ def _scenario_of(root: Path, config: Mapping[str, Any]) -> str:
 
 
 def _check_connectors(root: Path, config: Mapping[str, Any]) -> None:
-    """Raise ``PlayerError`` for connectors of the user's: a player sees the game and acts in it without them."""
+    """Raise ``PlayerError`` for a user's connectors: a player observes and acts without them."""
     for key in ("env_to_module_connector", "module_to_env_connector"):
         make = config.get(f"_{key}")
         try:
-            made = [] if make is None else force_list(make(None, None, None))
-        except MISTAKES:  # it asks its environment
-            made = [make]
-        names = [getattr(piece, "__name__", type(piece).__name__) for piece in made]
-        changing = [name for name in names if name != "FlattenObservations"]  # one-hot vectors are flat already
-        if changing:
+            connectors = [] if make is None else force_list(make(None, None, None))
+        except MISTAKES:  # it needs its environment
+            connectors = [make]
+        names = [getattr(connector, "__name__", type(connector).__name__) for connector in connectors]
+        others = [name for name in names if name != "FlattenObservations"]  # one-hot vectors are flat already
+        if others:
             wanted = "none, as a player sees the game without it"
-            raise PlayerError(expected(f"{root}: {key}", wanted, ", ".join(changing)))
+            raise PlayerError(expected(f"{root}: {key}", wanted, ", ".join(others)))
 
 
 def _module_for(modules: Path, seat: str, spec: GameSpec) -> Path:
     """Return the folder of the module that plays a seat: one of its name or its team's, or the only one."""
-    known = sorted(path.name for path in modules.iterdir() if path.is_dir())
-    names = [name for name in (seat, spec.team_of(seat)) if name in known] or known
-    if len(names) != 1 and names == known:
+    found = sorted(path.name for path in modules.iterdir() if path.is_dir())
+    names = [name for name in (seat, spec.team_of(seat)) if name in found] or found
+    if len(names) != 1 and names == found:
         wanted = f"a module {seat} or {spec.team_of(seat)}, or the folder of one below {modules}"
-        raise PlayerError(expected("seat", wanted, ", ".join(known)))
+        raise PlayerError(expected("seat", wanted, ", ".join(found)))
     return modules / names[0]
 
 
 def _config_of(path: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = pickle.loads(path.read_bytes())["ctor_args_and_kwargs"][0][0]
-        known = {"env", "env_config"} <= config.keys()
+        complete = {"env", "env_config"} <= config.keys()
     except (*MISTAKES, pickle.UnpicklingError, EOFError) as error:
         raise PlayerError(expected(path, "a file of an RLlib checkpoint", one_line(error))) from error
-    if not known:
+    if not complete:
         raise PlayerError(
             expected(path, "an algorithm's configuration with env and env_config", ", ".join(map(str, config)))
         )
@@ -165,13 +165,13 @@ def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) ->
     module = _module(source)
     spec = load_scenario(scenario).spec
     categories = token_categories(spec)
-    ours = isinstance(module, ActorCriticModule)
-    fitting: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories) if ours else flat_space(spec)
-    seen = module.observation_space
-    flattened = gymnasium.spaces.Box(-np.inf, np.inf, fitting.shape)  # FlattenObservations forgets the bounds
-    if seen != fitting and (ours or seen != flattened):
-        raise PlayerError(expected(f"{source}: observation_space", f"{fitting} of {scenario}", seen))
-    architecture, network = (module.architecture, module.net) if ours else _of_default(source, module, categories)
+    is_ours = isinstance(module, ActorCriticModule)
+    wanted: gymnasium.Space[Any] = gymnasium.spaces.MultiDiscrete(categories) if is_ours else flat_space(spec)
+    space = module.observation_space
+    unbounded = gymnasium.spaces.Box(-np.inf, np.inf, wanted.shape)  # FlattenObservations forgets the bounds
+    if space != wanted and (is_ours or space != unbounded):
+        raise PlayerError(expected(f"{source}: observation_space", f"{wanted} of {scenario}", space))
+    architecture, network = (module.architecture, module.net) if is_ours else _from_default(source, module, categories)
     card = {
         "name": f"{scenario}-{source.name}",
         "architecture": architecture,
@@ -184,14 +184,14 @@ def _write(target: Path, source: Path, scenario: str, seats: tuple[str, ...]) ->
     write_player(target, network.state_dict(), card)
 
 
-def _of_default(source: Path, module: Any, categories: list[int]) -> tuple[dict[str, Any], nn.Module]:
+def _from_default(source: Path, module: Any, categories: list[int]) -> tuple[dict[str, Any], nn.Module]:
     """Return RLlib's default network over one-hot vectors as ours over tokens, with its architecture.
 
     A linear layer on one-hot codes is a sum of the rows of a table: its transposed weights. An encoder that policy and
-    values share stands in both towers.
+    values share goes into both towers.
     """
     if not isinstance(module, DefaultPPOTorchRLModule):
-        raise _refused(source, type(module).__name__)
+        raise _unsupported(source, type(module).__name__)
     shared = getattr(module.encoder, "encoder", None)
     policy, activation = _layers(source, shared or module.encoder.actor_encoder, module.pi)
     values, _ = _layers(source, shared or module.encoder.critic_encoder, module.vf)
@@ -211,36 +211,36 @@ def _of_default(source: Path, module: Any, categories: list[int]) -> tuple[dict[
 def _layers(source: Path, *parts: nn.Module) -> tuple[list[nn.Linear], str]:
     """Return the linear layers of ``parts`` in order, and the one activation between them."""
     leaves = [leaf for part in parts for leaf in part.modules() if not list(leaf.children())]
-    linear, between = leaves[::2], {type(leaf) for leaf in leaves[1::2]}
+    linear, activations = leaves[::2], {type(leaf) for leaf in leaves[1::2]}
     kinds = {type(leaf) for leaf in linear}
-    if kinds != {nn.Linear} or len(leaves) % 2 == 0 or len(between) != 1 or not between <= set(_ACTIVATIONS):
-        raise _refused(source, ", ".join(type(leaf).__name__ for leaf in leaves))
-    return [leaf for leaf in linear if isinstance(leaf, nn.Linear)], _ACTIVATIONS[between.pop()]
+    if kinds != {nn.Linear} or len(leaves) % 2 == 0 or len(activations) != 1 or not activations <= set(_ACTIVATIONS):
+        raise _unsupported(source, ", ".join(type(leaf).__name__ for leaf in leaves))
+    return [leaf for leaf in linear if isinstance(leaf, nn.Linear)], _ACTIVATIONS[activations.pop()]
 
 
 def _bias(layer: nn.Linear) -> torch.Tensor:
     return layer.bias if layer.bias is not None else torch.zeros(layer.out_features)
 
 
-def _refused(source: Path, got: str) -> PlayerError:
+def _unsupported(source: Path, got: str) -> PlayerError:
     wanted = "RLlib's default MLP, linear layers with tanh or relu between all, or multigrid_rl.rllib.NetworkModule"
     return PlayerError(expected(source, wanted, got))
 
 
 def check_networks(folder: Path, settings: Settings) -> None:
-    """Check that a checkpoint has the networks of a run. Raises ``ConfigError``: it has others, or for other agents."""
+    """Check that a checkpoint has the networks of a run. Raises ``ConfigError``: other networks or agents."""
     wanted, model = settings.stages[0].factory.specs.modules, read_config(folder)["model"]
-    there = sorted(home.name for home in (folder / MODULES).iterdir() if home.is_dir())
-    if not {*wanted} <= {*there}:
-        raise ConfigError(expected(f"{folder}: modules", ", ".join(wanted), ", ".join(there)))
+    found = sorted(path.name for path in (folder / MODULES).iterdir() if path.is_dir())
+    if not {*wanted} <= {*found}:
+        raise ConfigError(expected(f"{folder}: modules", ", ".join(wanted), ", ".join(found)))
     for key, value in settings.run.model.model_dump(mode="json", exclude={*FREE, "bound"}).items():
         if model.get(key, value) != value:
             raise ConfigError(expected(f"model.{key}", f"{model[key]}, as in {folder}", value))
 
 
-def write_beside(path: Path, settings: Settings, run: TrainingRun) -> None:
-    """Write configuration, provenance and players beside what RLlib writes. Raises ``DivergedError``: not finite."""
-    seats, name = seated_in(settings.stages), f"step_{run.env_steps}"
+def write_run_files(path: Path, settings: Settings, run: TrainingRun) -> None:
+    """Write configuration, provenance and players next to RLlib's files. Raises ``DivergedError``: not finite."""
+    seats, name = seated_players(settings.stages), f"step_{run.env_steps}"
     opponents = [
         {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
         for seat, players in seats.items()
@@ -250,10 +250,10 @@ def write_beside(path: Path, settings: Settings, run: TrainingRun) -> None:
     folder = SimpleNamespace(path=path, provenance=provenance)
     shutil.rmtree(path / "checkpoints", ignore_errors=True)  # of an earlier checkpoint in the same folder
     write_players(path / "checkpoints" / name / "players", run, settings.run, folder)
-    written = {
+    texts = {
         "checkpoints/latest": f"{name}\n",
         "provenance.json": json.dumps(provenance),
         "config.yaml": to_yaml(settings.run),
     }
-    for file, text in written.items():
+    for file, text in texts.items():
         (path / file).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""RLlib's modules around our plain torch networks, its learners around what trainers update these with."""
+"""RLlib's modules around our torch networks, its learners around our trainers' updaters."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from torch import Tensor
 from multigrid_rl.fast import forward
 from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.rllib.private import WithoutWrapper
+from multigrid_rl.rllib.private import UnwrappedModules
 from multigrid_rl.rllib.session import reason_of
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Metrics, Weights
@@ -44,14 +44,14 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         outputs, values = forward(self.net, batch[Columns.OBS])
-        # A learner asks for values right after this pass: hand them over instead of computing them again.
+        # A learner needs values right after this pass: return them instead of computing them again.
         return {Columns.ACTION_DIST_INPUTS: outputs, Columns.EMBEDDINGS: values}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over weights. Raises ``ConfigError``: those of another network."""
-        own = self.state_dict()
-        for name in {**own, **state}:
-            wanted, got = (tuple(of[name].shape) if name in of else None for of in (own, state))
+        """Set weights. Raises ``ConfigError``: those of another network."""
+        current = self.state_dict()
+        for name in {**current, **state}:
+            wanted, got = (tuple(weights[name].shape) if name in weights else None for weights in (current, state))
             if wanted != got:
                 raise ConfigError(expected(f"weights of another network, {name}", f"shape {wanted}", got))
         super().set_state(state)
@@ -78,17 +78,17 @@ def module_specs(specs: MultiAgentSpec, architecture: dict[str, Any], seed: int)
 
 
 def _full_space(agent: AgentSpec) -> gym.Space[Any]:
-    """Return the space of what actor and critic read."""
-    own, critic = agent.observation_space, agent.critic_space
+    """Return the space of actor's and critic's inputs."""
+    actor, critic = agent.observation_space, agent.critic_space
     if critic is None:
-        return own
-    if not (isinstance(own, gym.spaces.MultiDiscrete) and isinstance(critic, gym.spaces.MultiDiscrete)):
+        return actor
+    if not (isinstance(actor, gym.spaces.MultiDiscrete) and isinstance(critic, gym.spaces.MultiDiscrete)):
         return gym.spaces.Box(-np.inf, np.inf, (agent.observation_size,))
-    return gym.spaces.MultiDiscrete(np.concatenate([own.nvec, critic.nvec]))
+    return gym.spaces.MultiDiscrete(np.concatenate([actor.nvec, critic.nvec]))
 
 
-class BatchLearner(WithoutWrapper, PPOTorchLearner):
-    """A learner whose modules are updated by what the run's trainer brings.
+class BatchLearner(UnwrappedModules, PPOTorchLearner):
+    """A learner whose modules the updater of the run's trainer changes.
 
     RLlib's own code does the rest: placing modules on devices, remote learner processes, checkpoints of weights
     and optimisers. ``config.settings`` is a :class:`~multigrid_rl.rllib.build.Settings`.
@@ -116,7 +116,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
             device=torch.device(self._device),
             part=(self._learner_index or 0, max(self.config.num_learners, 1)),
         )
-        # From here on they stay where they are.
+        # Their tensors stay in place from here on.
         self._tensors = {name: module.state_dict() for name, module in modules.items()}
         for name, optimizers in self.updater.optimizers.items():
             for k, optimizer in enumerate(optimizers):
@@ -136,7 +136,7 @@ class BatchLearner(WithoutWrapper, PPOTorchLearner):
         }
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return RLlib's state, and what the update remembers beside it."""
+        """Return RLlib's state, and the update's."""
         return {**super().get_state(*args, **kwargs), "update": self.updater.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -161,18 +161,18 @@ class GroupLearner:
             return {}
         learners = len(self._group)
         # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
-        sent = [ray.put(part) if learners else part for part in (active, paths)]
-        results = self._each(partial(_learn, batches=sent[0], env_steps=env_steps, paths=sent[1]))
+        inputs = [ray.put(part) if learners else part for part in (active, paths)]
+        results = self._call_all(partial(_learn, batches=inputs[0], env_steps=env_steps, paths=inputs[1]))
         if len(results) < max(learners, 1):
             raise RunError(f"a learner process was lost: {len(results)} of {learners} answered")
         metrics: dict[str, Metrics] = results[0]
         return metrics
 
     def _by_module(self, experience: list[Experience]) -> tuple[dict[str, Batch], dict[str, list[Paths]]]:
-        """Return batches by module, and what advantages are recomputed from (nothing if they are not), row for row."""
+        """Return batches by module, and paths for recomputing advantages (empty if they are not), row for row."""
         parts: dict[str, list[Batch]] = {}
         paths: dict[str, list[Paths]] = {}
-        for agent in self._specs.agents if experience else ():  # those that one network plays learn together
+        for agent in self._specs.agents if experience else ():  # agents of one network learn together
             parts.setdefault(agent.module, []).extend(part.batches[agent.name] for part in experience)
             if experience[0].paths:
                 paths.setdefault(agent.module, []).extend(part.paths[agent.name] for part in experience)
@@ -181,24 +181,24 @@ class GroupLearner:
     def get_weights(self) -> Weights:
         """Return the weights by module. Raises :class:`RunError`."""
         if self._group.is_local:
-            (weights,) = self._each(BatchLearner.weights)
+            (weights,) = self._call_all(BatchLearner.weights)
         else:
             with self.reporting():
                 state = self._group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
             weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
-        found: Weights = weights
-        return found
+        by_module: Weights = weights
+        return by_module
 
     def begin_with(self, weights: Weights, rows: int) -> None:
         """Begin with a player's weights."""
-        self._each(lambda learner: learner.updater.begin_with(weights, rows))
+        self._call_all(lambda learner: learner.updater.begin_with(weights, rows))
 
     def schedule(self, env_steps: int) -> None:
-        """Set what changes with the environment steps."""
-        self._each(lambda learner: learner.updater.schedule(env_steps))
+        """Set values that change with the environment steps."""
+        self._call_all(lambda learner: learner.updater.schedule(env_steps))
 
-    def _each(self, call: Callable[[BatchLearner], Any]) -> list[Any]:
-        """Return what ``call`` returns for each learner. Raises ``RunError``."""
+    def _call_all(self, call: Callable[[BatchLearner], Any]) -> list[Any]:
+        """Return the result of ``call`` for each learner. Raises ``RunError``."""
         with self.reporting():
             answers = list(self._group.foreach_learner(call))
             for answer in answers:
@@ -214,7 +214,7 @@ class GroupLearner:
         """
         try:
             yield
-        except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
+        except (RayError, AssertionError, IndexError) as error:  # RLlib counts the live ones first
             group = self._group
             if group.is_remote and not all(r.ok for r in group.foreach_learner(lambda _: None, healthy_only=False)):
                 raise RunError(f"a learner process was lost: {reason_of(error)}") from error

@@ -1,4 +1,4 @@
-"""RLlib modules for any ``PPOConfig``: a frozen player, who does not learn, and our networks, which do."""
+"""RLlib modules for any ``PPOConfig``: a frozen player, which does not learn, and our networks, which do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from multigrid_rl.world.state import token_categories
 
 #: Keys of a frozen player's ``model_config``.
 KEYS = ("player", "seat", "scenario", "seed", "greedy")
-#: Keys that RLlib writes into every module's, which say nothing here.
+#: Keys that RLlib writes into every module's, which have no effect here.
 _DEFAULTS = {entry.name for entry in fields(DefaultModelConfig)}
 #: The network where ``model_config`` names none, as ``configs/model/mlp.yaml``.
 _NETWORK = {"name": "mlp", "hidden": (64, 64)}
@@ -49,7 +49,7 @@ class FrozenPlayer(RLModule):
 
     * ``player``: name or folder of one with a network. Scripted players see the whole board, which is in no
       observation: they are background players of the environment (``env_config={"players": ...}``).
-    * ``seat``: which it plays; by default the first of its card. Several seats need a module each.
+    * ``seat``: by default the first of its card. Several seats need a module each.
     * ``scenario``: by default its card's.
     * ``seed``: of its actions; by default the process's, which RLlib sets from ``debugging(seed=...)`` and the number
       of the env runner.
@@ -57,7 +57,7 @@ class FrozenPlayer(RLModule):
 
     Raises:
         ConfigError: an unknown key, or spaces of another environment.
-        PlayerError: an unknown or damaged player, or one that cannot play here.
+        PlayerError: an unknown or damaged player, or one that does not fit.
     """
 
     framework = "torch"  # batches are tensors
@@ -65,7 +65,7 @@ class FrozenPlayer(RLModule):
 
     def setup(self) -> None:
         """Load the player."""
-        values = _own(self.model_config)
+        values = _user_values(self.model_config)
         for key in values:
             if key not in KEYS:
                 raise ConfigError(unknown("model_config", key, KEYS))
@@ -80,24 +80,24 @@ class FrozenPlayer(RLModule):
         seat = values.get("seat", card.seats[0])
         spec = load_scenario(str(values.get("scenario", card.scenario))).spec
         spec.team_of(seat)
-        loaded = catalogue.seat(name, spec, seat, greedy=bool(_typed(values, "greedy", bool, "true or false")))
+        loaded = catalogue.seat(name, spec, seat, greedy=bool(_typed_value(values, "greedy", bool, "true or false")))
         assert isinstance(loaded.player, Player)
         self.player, self.sha256 = loaded.player, str(loaded.sha256)
         self._agent, self._categories = spec.seats.index(seat), token_categories(spec)
         self._check_spaces(spec)
-        seed = _typed(values, "seed", int, "a whole number")
-        # The process's own seed: a generator of RLlib's is not passed to modules.
+        seed = _typed_value(values, "seed", int, "a whole number")
+        # The process's seed: RLlib passes no generator to modules.
         self._seed = torch.initial_seed() if seed is None else seed
         self._rng = self._streams(1)
 
     def _check_spaces(self, spec: GameSpec) -> None:
         flat, tokens = spaces.flat_space(spec), gymnasium.spaces.MultiDiscrete(self._categories)
-        for key, got, fitting in (
+        for key, got, allowed in (
             ("observation_space", self.observation_space, (flat, tokens)),
             ("action_space", self.action_space, (spaces.action_space(),)),
         ):
-            if got is not None and got not in fitting:
-                raise ConfigError(expected(f"{self.player.name}: {key}", " or ".join(map(str, fitting)), got))
+            if got is not None and got not in allowed:
+                raise ConfigError(expected(f"{self.player.name}: {key}", " or ".join(map(str, allowed)), got))
 
     def _streams(self, rows: int) -> Streams:
         return Streams(self._seed, np.arange(rows, dtype=np.int64), purpose_of(PLAYER_PURPOSE, self._agent))
@@ -113,9 +113,9 @@ class FrozenPlayer(RLModule):
         tokens = self._tokens(observations[:, 0] if timed else observations)
         memory = torch.as_tensor(batch[Columns.STATE_IN]["memory"]) if timed else self.player.initial_state(len(tokens))
         if len(tokens) > len(self._rng.state):
-            longer = self._streams(len(tokens))
-            longer.state[: len(self._rng.state)] = self._rng.state
-            self._rng = longer
+            streams = self._streams(len(tokens))
+            streams.state[: len(self._rng.state)] = self._rng.state
+            self._rng = streams
         rng = self._rng.rows(np.arange(len(tokens)))
         actions, memory = self.player.act(SeatView(tokens, None, self._agent), memory, rng)
         if not timed:
@@ -130,7 +130,7 @@ class FrozenPlayer(RLModule):
         if observations.shape[1] == len(self._categories):
             return observations.astype(np.uint8)
         starts = np.cumsum([0, *self._categories[:-1]])
-        # One 1 in each token's part: where it stands in the whole vector, from the part's start on.
+        # One 1 in each token's part: its index in the vector, minus the part's start.
         ones = np.nonzero(observations > 0.5)[1].reshape(len(observations), -1)
         return np.asarray(ones - starts, np.uint8)
 
@@ -157,8 +157,8 @@ class NetworkModule(ActorCriticModule):
 
     def setup(self) -> None:
         """Build the network."""
-        values = {**_NETWORK, **_own(self.model_config)}
-        seed = _typed(values, "seed", int, "a whole number")
+        values = {**_NETWORK, **_user_values(self.model_config)}
+        seed = _typed_value(values, "seed", int, "a whole number")
         values.pop("seed", None)
         try:
             model = ModelConfig.model_validate(values)
@@ -178,15 +178,15 @@ class NetworkModule(ActorCriticModule):
         self.net = network_of(agent, self.architecture, torch.initial_seed() % 2**62 if seed is None else seed)
 
 
-def _typed(values: dict[str, Any], key: str, kind: type, wanted: str) -> Any:
-    """Return what a ``model_config`` has under a key, if anything. Raises :class:`ConfigError`: of another type."""
+def _typed_value(values: dict[str, Any], key: str, kind: type, wanted: str) -> Any:
+    """Return a value of a ``model_config``, or ``None``. Raises :class:`ConfigError`: of another type."""
     value = values.get(key)
     if value is not None and not isinstance(value, kind):
         raise ConfigError(expected(f"model_config.{key}", wanted, repr(value)))
     return value
 
 
-def _own(config: Any) -> dict[str, Any]:
-    """Return the keys of a ``model_config`` that RLlib has not written into it."""
-    foreign = _DEFAULTS | algorithms_keys()
-    return {key: value for key, value in (config or {}).items() if key not in foreign}
+def _user_values(config: Any) -> dict[str, Any]:
+    """Return the user's keys of a ``model_config``, without RLlib's."""
+    rllib_keys = _DEFAULTS | algorithms_keys()
+    return {key: value for key, value in (config or {}).items() if key not in rllib_keys}

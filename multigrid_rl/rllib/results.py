@@ -1,4 +1,4 @@
-"""An iteration under RLlib's own keys, and under ours: what ``Algorithm.train()`` returns."""
+"""Results of ``Algorithm.train()``: an iteration under RLlib's keys, and under ours."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import episode_metrics
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
-#: Our names of a learner's statistics that RLlib calls otherwise.
+#: RLlib's names of a learner's statistics, by ours.
 _LEARNER = {
     "lr": "default_optimizer_learning_rate",
     "entropy_coef": "curr_entropy_coeff",
@@ -40,23 +40,23 @@ _RETURNS = {"mean": keys.EPISODE_RETURN_MEAN, "min": keys.EPISODE_RETURN_MIN, "m
 def episode_values(
     rows: NDArray[np.float64], specs: MultiAgentSpec
 ) -> Iterator[tuple[tuple[str, ...], str, NDArray[np.float64]]]:
-    """Yield what RLlib reports of episodes: key, how it is reduced (mean, min, max), and values (n,).
+    """Yield RLlib's metrics of episodes: key, reduction (mean, min, max), and values (n,).
 
     Args:
         rows: (n, 1 + A) lengths, and the canonical return of each seat.
-        specs: who was in them. A return is the sum over all who learn.
+        specs: their agents. A return is the sum over all learning agents.
     """
     lengths, columns = rows[:, 0], rows[:, 1:]
-    of_agents = {
+    agent_returns = {
         agent.name: columns[:, [specs.seats.index(seat) for seat in agent.seats]].sum(axis=1) for agent in specs.agents
     }
-    returns = np.sum(list(of_agents.values()), axis=0)
-    for means, values in ((_LENGTHS, lengths), (_RETURNS, returns)):
-        yield from (((key,), how, values) for how, key in means.items())
-    for name, values in of_agents.items():
+    returns = np.sum(list(agent_returns.values()), axis=0)
+    for names, values in ((_LENGTHS, lengths), (_RETURNS, returns)):
+        yield from (((key,), reduction, values) for reduction, key in names.items())
+    for name, values in agent_returns.items():
         yield (keys.EPISODE_AGENT_RETURN_MEAN, name), "mean", values
     for module in specs.modules:
-        parts = [of_agents[agent.name] for agent in specs.agents if agent.module == module]
+        parts = [agent_returns[agent.name] for agent in specs.agents if agent.module == module]
         yield (keys.EPISODE_MODULE_RETURN_MEAN, module), "mean", np.sum(parts, axis=0)
 
 
@@ -64,9 +64,9 @@ def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentS
     """Log whole episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
     metrics.log_value(keys.NUM_EPISODES, table.episodes, reduce="sum")
     metrics.log_value(keys.NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
-    for key, how, values in episode_values(np.column_stack([table.length, table.returns]), specs):
+    for key, reduction, values in episode_values(np.column_stack([table.length, table.returns]), specs):
         for value in values.tolist():
-            metrics.log_value(key, value, reduce=how, window=table.episodes)
+            metrics.log_value(key, value, reduce=reduction, window=table.episodes)
     for name, value in episode_metrics(table, specs).items():
         metrics.log_value(("multigrid_rl", name), value, reduce="mean", window=1)
 
@@ -80,31 +80,31 @@ def log_iteration(
         metrics: the algorithm's.
         run: :class:`~multigrid_rl.training.run.TrainingRun`, after its iteration.
         newest: (n, 1 + A) lengths and returns of the newest episodes before it.
-        env_steps: that were played in it.
+        env_steps: of it.
         window: episodes that means are over, at most: RLlib's ``metrics_num_episodes_for_smoothing``.
         minibatch: rows of a gradient step.
     """
     count = 0
     if run.finished is not None:
         count, rows = run.finished.episodes, np.column_stack([run.finished.length, run.finished.returns])
-        known = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
-        newest = np.concatenate([known, rows])[-window:]
+        earlier = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
+        newest = np.concatenate([earlier, rows])[-window:]
     for place, steps in ((keys.NUM_ENV_STEPS_SAMPLED, env_steps), (keys.NUM_EPISODES, count)):
         _count(metrics, (keys.ENV_RUNNER_RESULTS, place), steps, fast=place == keys.NUM_ENV_STEPS_SAMPLED)
-    of_modules = dict.fromkeys(run.specs.modules, 0)
+    module_steps = dict.fromkeys(run.specs.modules, 0)
     for agent in run.specs.agents:
         steps = run.agent_steps[agent.name]
-        of_modules[agent.module] += steps
+        module_steps[agent.module] += steps
         _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_AGENT_STEPS_SAMPLED), steps, agent.name)
-    for module, steps in of_modules.items():
+    for module, steps in module_steps.items():
         _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_MODULE_STEPS_SAMPLED), steps, module)
     columns = 1 + len(run.specs.seats)  # not known yet is not a number, as RLlib's own results say
-    known = newest if len(newest) else np.full((1, columns), np.nan)
-    for key, how, values in episode_values(known, run.specs):
-        metrics.log_value((keys.ENV_RUNNER_RESULTS, *key), float(getattr(values, how)()), reduce="item")
-    for module, name, statistic in _of_learners(run.measured):
+    earlier = newest if len(newest) else np.full((1, columns), np.nan)
+    for key, reduction, values in episode_values(earlier, run.specs):
+        metrics.log_value((keys.ENV_RUNNER_RESULTS, *key), float(getattr(values, reduction)()), reduce="item")
+    for module, name, statistic in _learner_statistics(run.measured):
         metrics.log_value((keys.LEARNER_RESULTS, module, name), statistic, reduce="item")
-    trained = {module: int(found["gradient_steps"]) * minibatch for module, found in run.learned.items()}
+    trained = {module: int(statistics["gradient_steps"]) * minibatch for module, statistics in run.learned.items()}
     for module, steps in trained.items():
         _count(metrics, (keys.LEARNER_RESULTS, module, keys.NUM_MODULE_STEPS_TRAINED), steps)
         if "total_loss" in run.learned[module]:
@@ -120,34 +120,34 @@ def log_iteration(
 
 def _count(metrics: MetricsLogger, place: tuple[str, ...], count: int, *key: str, fast: bool = False) -> None:
     """Log a count of this iteration, and under ``<name>_lifetime`` the sum of all; ``fast``: with its throughput."""
-    *above, name = place
+    *parents, name = place
     metrics.log_value((*place, *key), count, reduce="sum")
-    lifetime = (*above, f"{name}_lifetime", *key)
+    lifetime = (*parents, f"{name}_lifetime", *key)
     metrics.log_value(lifetime, count, reduce="lifetime_sum", with_throughput=fast)
 
 
-def _of_learners(measured: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
-    """Yield module, RLlib's name and value of what updates measured."""
+def _learner_statistics(measured: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
+    """Yield module, RLlib's name and value of updates' statistics."""
     for name, value in measured.items():
-        first, _, rest = name.partition("/")
-        if first == "learner":
-            module, _, statistic = rest.partition("/")
+        prefix, _, suffix = name.partition("/")
+        if prefix == "learner":
+            module, _, statistic = suffix.partition("/")
             yield module, _LEARNER.get(statistic, statistic), value
-        elif first in _MODULE:
-            yield rest, _MODULE[first], value
+        elif prefix in _MODULE:
+            yield suffix, _MODULE[prefix], value
 
 
 def gate_results(keeper: GateKeeper) -> dict[str, Any]:
-    """Return the gates as they stand in a result, ``gates/...``; before the first report values are not a number.
+    """Return the gates of a result, ``gates/...``; before the first report values are not a number.
 
     ``held`` is whether all are held. A gate's ``value`` is that of the newest report, its ``bound`` the number that it
-    is compared with; ``met`` says that this report meets it, ``held`` that it was met as long as the gate asks for.
+    is compared with; ``met`` says that this report meets it, ``held`` that it was met for the gate's window.
     """
     gates = {
         state.gate.metric: {
             "value": state.value,
             "bound": state.gate.bound,
-            "met": state.gate.met(state.value),
+            "met": state.gate.is_met(state.value),
             "held": state.held,
         }
         for state in keeper.states
@@ -156,16 +156,16 @@ def gate_results(keeper: GateKeeper) -> dict[str, Any]:
 
 
 def report_columns(run: Any) -> dict[str, None]:
-    """Return the names that a row has in a report alone: files of rows take their columns from the first one."""
+    """Return names that only a report's row has: files of rows take their columns from the first one."""
     specs = run.specs
-    empty = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools))
-    one = EpisodeTable._make(np.zeros((1, *column.shape[1:]), column.dtype) for column in empty)
+    columns = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools))
+    table = EpisodeTable._make(np.zeros((1, *column.shape[1:]), column.dtype) for column in columns)
     gates = [f"gates/{state.gate.metric}/{part}" for state in run.keeper.states for part in ("met", "held_steps")]
-    return dict.fromkeys([*episode_metrics(one, specs), "gates/held", *gates])
+    return dict.fromkeys([*episode_metrics(table, specs), "gates/held", *gates])
 
 
-def tell_of_episodes(*how: Any) -> bool:
-    """Call what is called for each episode: see :func:`multigrid_rl.rllib.callback.tell`."""
-    from multigrid_rl.rllib.callback import tell  # noqa: PLC0415 - a plain run has nobody to tell
+def notify_episodes(*arguments: Any) -> bool:
+    """Call all callbacks of each episode: see :func:`multigrid_rl.rllib.callback.call_hooks`."""
+    from multigrid_rl.rllib.callback import call_hooks  # noqa: PLC0415 - most runs have no callbacks
 
-    return tell(*how)
+    return call_hooks(*arguments)

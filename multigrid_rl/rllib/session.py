@@ -1,4 +1,4 @@
-"""Ray for as long as it is needed: started, kept out of the way of signals, and cleared away."""
+"""Ray sessions: started when needed, shielded from signals, and removed."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ __all__ = ["RayError", "ray_session", "reason_of"]
 LOG = logging.getLogger(__name__)
 #: Seconds in which Ray has noticed that actors, or another driver, have ended.
 PATIENCE_S = 5.0
-#: Held while Ray starts: what is set for the whole process meanwhile is put back in order, whichever threads start it.
+#: Locked while Ray starts: settings of the process are then restored in order, in whatever threads it starts.
 _STARTING = threading.Lock()
 
 
@@ -38,7 +38,7 @@ def reason_of(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not isinstance(error, RayTaskError):
         return lines[0] if lines else type(error).__name__
-    # The error of the other process, if it could travel, stands inside; its text ends with what was raised.
+    # The error of the other process, if it could travel, is inside; its text ends with the exception.
     inner = error.cause
     return lines[-1] if inner is None else f"{type(inner).__name__}: {one_line(inner)}"
 
@@ -47,17 +47,17 @@ def reason_of(error: BaseException) -> str:
 def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     """Run a Ray session while the context is open: on this machine, or on the cluster that ``config`` names.
 
-    A run in which the driver alone plays and learns needs none, and gets none: starting one takes longer than all else
-    that a run does before its first step. One that is already there is used and left alone. What one of this machine
-    leaves in the folder for temporary files is removed, unless it ended with an error: Ray's logs may help then.
+    A run in which only the driver plays and learns gets none: starting one takes longer than the rest of a run's
+    start. An existing one is used and left running. Temporary files of a session on this machine are removed, unless it
+    ended with an error: Ray's logs may help then.
 
     Raises:
-        ConfigError: the cluster that was asked for does not answer, this machine has too few GPUs, or the session that
-            is there too few free CPUs.
+        ConfigError: the requested cluster does not answer, this machine has too few GPUs, or the existing session has
+            too few free CPUs.
         RunError: Ray does not start on this machine.
     """
     needed = config is None
-    for name in ("ray", "ray.rllib"):  # they log advice about their own defaults at every start
+    for name in ("ray", "ray.rllib"):  # they log advice about defaults at every start
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # the pool reports lost env runners
     if config is not None:
@@ -98,15 +98,15 @@ def check_gpus(config: RunConfig) -> None:
     learners = max(cluster.num_learners, 1)
     if cluster.address is None and cluster.gpus_per_learner * learners > gpus:
         wanted = f"{'0 to ' if gpus else ''}{min(1, gpus / learners):g}, or a cluster.address"
-        seen = f"sees {gpus} GPU(s) here" if gpus else f"sees no GPU here ({program()} doctor says why)"
-        got = f"{cluster.gpus_per_learner:g} for {learners} learner(s): torch {seen}"
+        visible = f"sees {gpus} GPU(s) here" if gpus else f"sees no GPU here ({program()} doctor says why)"
+        got = f"{cluster.gpus_per_learner:g} for {learners} learner(s): torch {visible}"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 
 def free_cpus(wanted: float) -> int:
-    """Return the CPUs that are left for actors of this process: of its placement group in a trial of Tune's.
+    """Return the free CPUs for actors of this process: of its placement group in a trial of Tune's.
 
-    Where they are fewer than ``wanted``, those of actors that have just ended are waited for.
+    Where they are fewer than ``wanted``, it waits for actors that have just ended.
     """
     group, until = ray.util.get_current_placement_group(), time.monotonic() + PATIENCE_S
     if group is not None:
@@ -142,11 +142,11 @@ def _start(settings: dict[str, Any], address: str | None) -> tuple[Path, list[in
             if address is None:
                 _ensure_token()
             else:
-                from multigrid_rl.rllib.address import unreachable  # noqa: PLC0415 - of a cluster alone
+                from multigrid_rl.rllib.address import connection_problem  # noqa: PLC0415 - of a cluster alone
 
-                where = (private.local_address() or address) if address == "auto" else address
-                if silent := unreachable(where):
-                    raise ConnectionError(f"{where}: {silent}" if where != address else silent)
+                target = (private.local_address() or address) if address == "auto" else address
+                if problem := connection_problem(target):
+                    raise ConnectionError(f"{target}: {problem}" if target != address else problem)
             return Path(ray.init(**settings).address_info["session_dir"]), raylets
     except Exception as error:  # Ray raises bare ones, too
         if address is None:
@@ -160,7 +160,7 @@ def _start(settings: dict[str, Any], address: str | None) -> tuple[Path, list[in
 def _ray_settings(*, local: bool) -> Iterator[list[int]]:
     """Stop Ray from recording calls, keep our signal handler, and start its processes in separate sessions.
 
-    A local session listens on the loopback alone, as Ray's do by default on macOS: no other machine has part in it.
+    A local session listens only on the loopback, as Ray's do by default on macOS: other machines cannot join.
 
     Its server would grow by 13 MiB a minute with recorded calls; its handler of SIGTERM aborts the process. A terminal
     that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's: the driver
@@ -171,7 +171,7 @@ def _ray_settings(*, local: bool) -> Iterator[list[int]]:
     events, handler = os.environ.get(name), signal.getsignal(signal.SIGTERM)
     os.environ[name] = events or "0"
     try:
-        with private.starting(local) as raylets:
+        with private.separate_sessions(local) as raylets:
             yield raylets
     finally:
         if events is None:
@@ -196,27 +196,27 @@ def _watched(raylet: int) -> Iterator[None]:
     Ray would end it with status 1 and its own log as soon as it notices, which nothing here can catch.
     """
     try:
-        ended = os.pidfd_open(raylet)
-    except (AttributeError, OSError):  # no Linux, or a container that forbids it: as Ray does it, then
+        raylet_handle = os.pidfd_open(raylet)
+    except (AttributeError, OSError):  # no Linux, or a container that forbids it: Ray's own way, then
         yield
         return
-    over, stop = os.pipe()
-    watcher = threading.Thread(target=_watch, args=(ended, over), daemon=True)
+    stop_reader, stop_writer = os.pipe()
+    watcher = threading.Thread(target=_watch, args=(raylet_handle, stop_reader), daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        os.write(stop, b".")
+        os.write(stop_writer, b".")
         watcher.join()
-        for handle in (over, stop, ended):
+        for handle in (stop_reader, stop_writer, raylet_handle):
             os.close(handle)
 
 
-def _watch(raylet: int, over: int) -> None:
+def _watch(raylet: int, stop_reader: int) -> None:
     poll = select.poll()  # takes handles of any number, as select does not
-    for handle in (raylet, over):
+    for handle in (raylet, stop_reader):
         poll.register(handle, select.POLLIN)
-    if over not in dict(poll.poll()):
+    if stop_reader not in dict(poll.poll()):
         LOG.error("Ray: its raylet on this machine was lost; reports and whole checkpoints stay; go on with --resume")
         os._exit(3)
 

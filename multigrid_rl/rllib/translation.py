@@ -27,7 +27,7 @@ SAME = {
 
 
 def _schedule(key: str, final: str, points: str, value: Any) -> Values:
-    """Turn a number, or points, into what changes with the environment steps."""
+    """Turn a number, or points, into a schedule over environment steps."""
     fresh: Values = {final: None, points: None}
     if isinstance(value, list | tuple):
         return fresh | {points: value}
@@ -43,7 +43,7 @@ def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
 
 
 def _times(value: Any, number: int) -> Any:
-    """Return a multiple; what is no number stays as it is, and is refused with all other values."""
+    """Return a multiple; other values stay unchanged, and are refused later."""
     return value * number if isinstance(value, int) else value
 
 
@@ -58,12 +58,12 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
     modules: dict[str, Values] = {}
     for module, overrides in value.items():
         modules[module] = {}
-        for name, own in overrides.items():
+        for name, setting in overrides.items():
             if name not in _OF_MODULES:
                 key = f"algorithm_config_overrides_per_module.{module}"
                 raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(name))))
-            values = {SAME[name]: own} if name in SAME else CONVERTED[name](own, run)
-            modules[module] |= {key.removeprefix("train."): each for key, each in values.items()}
+            values = {SAME[name]: setting} if name in SAME else CONVERTED[name](setting, run)
+            modules[module] |= {key.removeprefix("train."): converted for key, converted in values.items()}
     return {"train.modules": modules}
 
 
@@ -79,7 +79,7 @@ CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
     "kl_target": lambda value, run: {"train.kl_target": value, **_penalty(True, run)},
     "use_kl_loss": _penalty,
     "algorithm_config_overrides_per_module": _of_modules,
-    # The pool of env runners replaces those that are lost; what RLlib would do stays off.
+    # The pool of env runners replaces those that are lost; RLlib's own restarts stay off.
     "restart_failed_env_runners": lambda value, _: {} if value else {"cluster.max_consecutive_failures": 1},
     "num_epochs": lambda value, run: {"train.epochs" if run.train.pi_iters is None else "train.pi_iters": value},
     "minibatch_size": lambda value, run: {
@@ -91,11 +91,11 @@ CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
 }
 
 
-#: Those that are converted before others.
+#: Settings that are converted before others.
 ORDER = {
     name: k for k, name in enumerate([*SAME, "num_envs_per_env_runner", "train_batch_size", "kl_coeff", "kl_target"])
 }
-#: Settings that a module may have values of its own of.
+#: Settings that a module may override.
 _OF_MODULES = (
     "lr", "gamma", "lambda_", "entropy_coeff", "clip_param", "vf_loss_coeff", "grad_clip", "use_kl_loss", "kl_coeff",
     "kl_target",

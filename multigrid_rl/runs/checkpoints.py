@@ -1,8 +1,8 @@
-"""Checkpoints of a run: written whole or not at all, and checked before they are read.
+"""Checkpoints of a run: written completely or not at all, and checked before they are read.
 
-A checkpoint is the folder ``checkpoints/step_000409600`` with RLlib's state (``rllib/``), what a run remembers beside
-it (``run.pkl``), every network as a player (``players/``), and ``manifest.json``: size and sha256 of each file, written
-last. They are not kept for ever. Only a run's own checkpoints are read back as pickles; players are safetensors.
+A checkpoint is the folder ``checkpoints/step_000409600`` with RLlib's state (``rllib/``), the run's state
+(``run.pkl``), every network as a player (``players/``), and ``manifest.json``: size and sha256 of each file, written
+last. Old ones are removed. Only a run's own checkpoints are read as pickles; players are safetensors.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import write_atomic
 from multigrid_rl.tables import MOVED
 from multigrid_rl.text import ConfigError, expected
 
@@ -26,12 +26,12 @@ LEAGUE = "league"
 #: File of such a run: its opponents, and how its learner fares against them.
 STANDINGS = "standings.json"
 _STATE = "run.pkl"
-#: What reading a damaged manifest raises.
+#: Exceptions of reading a damaged manifest.
 _NO_MANIFEST = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was found whole."""
+    """A complete checkpoint."""
 
     path: Path
     env_steps: int
@@ -40,26 +40,26 @@ class Checkpoint(NamedTuple):
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Put what a run remembers beside RLlib's own state into an unfinished checkpoint."""
+    """Write a run's state, besides RLlib's, into an unfinished checkpoint."""
     (folder / _STATE).write_bytes(pickle.dumps(state, protocol=5))
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds classes where they are today."""
+    """Finds classes in their current modules."""
 
     def find_class(self, module: str, name: str) -> Any:
         return super().find_class(MOVED.get(module, module), name)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Read what :func:`write_state` wrote: a pickle, so only for a checkpoint of an own run."""
+    """Read the file of :func:`write_state`: a pickle, so only of a trusted checkpoint."""
     with (checkpoint / _STATE).open("rb") as file:
         state: dict[str, Any] = _Unpickler(file).load()
     return state
 
 
 def seal(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest of all files that are in ``folder`` and force everything to the disk."""
+    """Write the manifest of all files in ``folder`` and force everything to the disk."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {str(path.relative_to(folder)): _size_and_sha256(path, sync=True) for path in paths}
     manifest = folder / MANIFEST
@@ -87,7 +87,7 @@ def check(folder: Path) -> Checkpoint:
 
 
 def newest_good(run: Path, *, log: bool = True) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole; with ``log`` warns of skipped damaged ones.
+    """Return the newest complete checkpoint of a run; with ``log`` warns of skipped damaged ones.
 
     Raises ``ConfigError``: there is none.
     """
@@ -107,7 +107,7 @@ def newest_good(run: Path, *, log: bool = True) -> Checkpoint:
 
 
 def start_of(run: Path, *, log: bool = True) -> Checkpoint:
-    """Return where a run resumes: its newest whole checkpoint, or step 0 if it ended before it wrote any.
+    """Return the checkpoint that a run resumes from: the newest complete one, or step 0 if it has none.
 
     Raises ``ConfigError``: all of its checkpoints are damaged.
     """
@@ -121,12 +121,12 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def set_aside_newer(checkpoint: Path) -> None:
-    """Rename what is newer than ``checkpoint``: it was passed over as damaged, and must not count among the newest."""
+    """Rename checkpoints newer than ``checkpoint``: they are damaged, and must not count among the newest."""
     for path in checkpoints_in(checkpoint.parent):
         if _steps(path) > _steps(checkpoint):
-            aside = path.with_name(f"damaged_{path.name}")
-            clear(aside)
-            path.rename(aside)
+            target = path.with_name(f"damaged_{path.name}")
+            clear(target)
+            path.rename(target)
 
 
 def _steps(path: Path) -> int:
@@ -141,7 +141,7 @@ def prune(folder: Path, keep: int) -> list[str]:
         keep: how many of the newest stay, at least 1.
 
     Returns:
-        Names of those that were removed.
+        Names of removed ones.
     """
     paths = checkpoints_in(folder)
     ranks = {path: _rank(path) for path in paths}
@@ -150,29 +150,29 @@ def prune(folder: Path, keep: int) -> list[str]:
     best = max(ranked, key=lambda path: (ranks[path], _steps(path)), default=None)
     outdated = [path for path in paths[:-keep] if path != best]
     if best is not None:
-        write_whole(folder / "best", f"{best.name}\n".encode())
+        write_atomic(folder / "best", f"{best.name}\n".encode())
     for path in outdated:
-        # Out of sight first: a kill half-way leaves no half checkpoint behind under its name.
-        waste = folder / REMOVED
-        clear(waste)
-        path.rename(waste)
-        clear(waste)
+        # Renamed first: a kill half-way leaves no half checkpoint under its name.
+        removed = folder / REMOVED
+        clear(removed)
+        path.rename(removed)
+        clear(removed)
     return [path.name for path in outdated]
 
 
 def commit(sealed: Path, final: Path) -> None:
     """Move a sealed checkpoint to its place and name it as the latest."""
-    if final.exists():  # a run that went on wrote it a second time
+    if final.exists():  # a resumed run wrote it a second time
         clear(final.parent / REMOVED)
         final.rename(final.parent / REMOVED)
     sealed.rename(final)
     _sync(final.parent)
-    write_whole(final.parent / "latest", f"{final.name}\n".encode())
+    write_atomic(final.parent / "latest", f"{final.name}\n".encode())
     clear(final.parent / REMOVED)
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder with all that is in it, if it is there."""
+    """Remove a folder and its content, if it exists."""
     if folder.exists():
         shutil.rmtree(folder)
 
@@ -188,7 +188,7 @@ def _rank(path: Path) -> tuple[int, float] | None:
 
 
 def _sync(path: Path) -> None:
-    """Force a file, or what a folder names, to the disk."""
+    """Force a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -19,10 +19,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config.schema import RunConfig, to_yaml
-from multigrid_rl.files import free_path, json_text, read_plain_yaml, write_whole
+from multigrid_rl.files import free_path, json_text, read_plain_yaml, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
-from multigrid_rl.runs.provenance import circumstances, config_hash, own_modules
+from multigrid_rl.runs.provenance import circumstances, config_hash, user_modules
 from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import import_object
@@ -36,14 +36,14 @@ LOCK = "run.lock"
 
 
 class Tracker(Protocol):
-    """Takes a run's rows, too: what an entry of ``TRACKERS`` names, made without arguments."""
+    """Takes a run's rows, too: an entry of ``TRACKERS`` names its class, called without arguments."""
 
     @classmethod
     def check(cls) -> None:
-        """Raise ``ConfigError`` where it cannot be had, before the run starts."""
+        """Raise ``ConfigError`` where it is not available, before the run starts."""
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:
-        """Take the run's folder, whose ``metrics.jsonl`` holds what was reported so far, and its configuration."""
+        """Take the run's folder, whose ``metrics.jsonl`` holds all rows so far, and its configuration."""
 
     def row(self, row: dict[str, Any]) -> None:
         """Take the row of an iteration."""
@@ -69,7 +69,7 @@ def tracker_named(name: str) -> Any:
 class EventBoard:
     """Writes a run's rows as TensorBoard events.
 
-    ``first_step``: of a run that goes on: TensorBoard forgets what another process wrote from there on.
+    ``first_step``: of a resumed run: TensorBoard forgets events of earlier processes from there on.
     """
 
     def __init__(self, folder: Path, first_step: int | None) -> None:
@@ -82,11 +82,11 @@ class EventBoard:
     def row(self, row: dict[str, Any]) -> None:
         """Write one event with all values of a row: forty events take a tenth of an iteration."""
         gates = (name for name in row if name.startswith("gates/") and name.endswith("/met"))
-        gated = {name.removesuffix("/met"): row.get(name[6:-4]) for name in gates}
+        gate_values = {name.removesuffix("/met"): row.get(name[6:-4]) for name in gates}
         values = [
-            # TensorBoard groups by what stands before the first slash.
+            # TensorBoard groups by the text before the first slash.
             Summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
-            for name, value in (row | gated).items()
+            for name, value in (row | gate_values).items()
             if value is not None
         ]
         self._writer.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
@@ -112,11 +112,11 @@ class RunFolder:
     ) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
-        self._lock = locked(path / LOCK)
+        self._lock = lock_file(path / LOCK)
         self.provenance: dict[str, Any] = {
             **circumstances(),
             "seed": config.seed,
-            **own_modules(config),
+            **user_modules(config),
             "opponents": [
                 {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
                 | {"strength": [row.model_dump() for row in player.strength]}
@@ -125,17 +125,17 @@ class RunFolder:
             ],
             **(facts or {}),
         }
-        with ExitStack() as undo:  # of a run that cannot begin nothing stays
+        with ExitStack() as undo:  # a run that cannot begin leaves nothing
             undo.callback(self.discard)
             undo.callback(self.close)
             self._open(config, first_step=None)
             undo.pop_all()
 
     @classmethod
-    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
-        """Open the folder of a run that goes on from ``checkpoint``.
+    def reopen(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
+        """Open the folder of a run that resumes from ``checkpoint``.
 
-        What was reported after the checkpoint is reported once more, so those rows move aside, into
+        Rows after the checkpoint are reported once more, so they move aside, into
         ``metrics.after-<steps>.jsonl``; an earlier verdict moves to ``verdict.<steps>.json``. Raises ``ConfigError``:
         another process is writing to the folder, or its provenance is damaged.
         """
@@ -143,7 +143,7 @@ class RunFolder:
 
         self = cls.__new__(cls)
         self.path = path
-        self._lock = locked(path / LOCK)
+        self._lock = lock_file(path / LOCK)
         try:
             self.provenance = read_provenance(path)
             if start_of(path, log=False).path != checkpoint.path:
@@ -152,10 +152,10 @@ class RunFolder:
         except ConfigError:
             self._lock.close()
             raise
-        earlier = self.provenance.setdefault("resumed", [])
+        resumed = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
-        now, before = own_modules(config), [self.provenance, *earlier][-1].get("modules", {})
-        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances(), **now})
+        modules, previous_modules = user_modules(config), [self.provenance, *resumed][-1].get("modules", {})
+        resumed.append({"from_env_steps": checkpoint.env_steps, **circumstances(), **modules})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
         if verdict.exists():
@@ -167,15 +167,15 @@ class RunFolder:
             undo.callback(self.close)
             self._open(config, first_step=checkpoint.env_steps + 1)
             undo.pop_all()
-        for module, digest in now.get("modules", {}).items():
-            if before.get(module, digest) != digest:
+        for module, digest in modules.get("modules", {}).items():
+            if previous_modules.get(module, digest) != digest:
                 LOG.warning("%s: changed since the run began or went on: its numbers may differ from now on", module)
         return self
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:
         self._verdict: dict[str, Any] | None = None
         self._trackers: list[Tracker] = []
-        write_whole(self.path / "config.yaml", to_yaml(config).encode())
+        write_atomic(self.path / "config.yaml", to_yaml(config).encode())
         self.provenance["config_sha256"] = config_hash(read_plain_yaml(self.path / "config.yaml"))
         self._write_json("provenance.json", self.provenance)
         self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
@@ -188,13 +188,13 @@ class RunFolder:
             tracker.begin(self.path, config.model_dump(mode="json"))
             self._trackers.append(tracker)
 
-    def note(self, name: str, facts: Any) -> None:
-        """Put something more into the provenance of this run and of its players."""
+    def add_fact(self, name: str, facts: Any) -> None:
+        """Add an entry to the provenance of this run and of its players."""
         self.provenance[name] = facts
         self._write_json("provenance.json", self.provenance)
 
     def record(self, row: dict[str, Any]) -> None:
-        """Append one iteration's row to ``metrics.jsonl``, TensorBoard and what else tracks the run."""
+        """Append one iteration's row to ``metrics.jsonl``, TensorBoard and other trackers."""
         self._metrics.write(json_text(row) + "\n")
         self._metrics.flush()
         self._board.row(row)
@@ -212,13 +212,13 @@ class RunFolder:
         return self.path / "checkpoints" / f"step_{env_steps:09d}"
 
     def sync_metrics(self) -> int:
-        """Put all of ``metrics.jsonl`` on the disk; returns its length in bytes."""
+        """Force all of ``metrics.jsonl`` to the disk; returns its length in bytes."""
         os.fsync(self._metrics.fileno())
         return self._metrics.tell()
 
     @property
-    def begun(self) -> bool:
-        """Whether anything was reported."""
+    def is_started(self) -> bool:
+        """Whether there is a row."""
         return (self.path / "metrics.jsonl").stat().st_size > 0
 
     def discard(self) -> None:
@@ -232,21 +232,21 @@ class RunFolder:
 
     def close(self) -> None:
         """Flush and close all files."""
-        opened = [part for name in ("_metrics", "_board", "_log", "_lock") if (part := vars(self).get(name))]
-        for part in opened:
+        open_parts = [part for name in ("_metrics", "_board", "_log", "_lock") if (part := vars(self).get(name))]
+        for part in open_parts:
             logging.getLogger("multigrid_rl").removeHandler(part)
-        ends = [part.close for part in opened]
-        for end in [*(partial(tracker.end, self._verdict) for tracker in self._trackers), *ends]:
-            # A row that a full disk refused is refused once more here; the run has reported it.
+        closers = [part.close for part in open_parts]
+        for close in [*(partial(tracker.end, self._verdict) for tracker in self._trackers), *closers]:
+            # A row that a full disk refused fails once more here; the run has reported it.
             with suppress(OSError):
-                end()
+                close()
 
     def _write_json(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, f"{json_text(content, indent=2)}\n".encode())
+        write_atomic(self.path / name, f"{json_text(content, indent=2)}\n".encode())
 
 
-def locked(file: Path) -> IO[str]:
-    """Open a lock file: as long as the handle is open, other processes get none. Raises ``ConfigError``."""
+def lock_file(file: Path) -> IO[str]:
+    """Open and lock a file: while the handle is open, other processes cannot. Raises ``ConfigError``."""
     handle = file.open("a", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -261,7 +261,7 @@ def locked(file: Path) -> IO[str]:
 
 
 def _resume_pool(path: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
-    """Take up a growing pool's files where a checkpoint left them. Raises ``ConfigError``: one is not what it was."""
+    """Restore a growing pool's files from a checkpoint. Raises ``ConfigError``: one has changed."""
     if config.scenario.league is None:
         return
     state = read_state(checkpoint.path)["league"] if checkpoint.env_steps else None
@@ -275,7 +275,7 @@ def _set_aside(metrics: Path, length: int, name: str) -> None:
     content = metrics.read_bytes() if metrics.exists() else b""
     if len(content) < length:
         LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(content), length)
-    rest = content[length:]
-    if rest:
-        free_path(metrics.parent, f"metrics.{name}", ".jsonl").write_bytes(rest)
+    newer = content[length:]
+    if newer:
+        free_path(metrics.parent, f"metrics.{name}", ".jsonl").write_bytes(newer)
         os.truncate(metrics, length)

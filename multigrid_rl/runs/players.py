@@ -41,7 +41,7 @@ from multigrid_rl.types import AgentSpec, MultiAgentSpec
 _BOARD = "the red/blue-door game"
 #: The folder of a player's seat among those of a team.
 _SEAT = re.compile(r"(red|blue)_\d")
-#: What may differ between a network and one that begins with its weights.
+#: Settings that may differ between a network and one that begins with its weights.
 FREE = {"log_std", "scale_values"}
 
 
@@ -59,9 +59,9 @@ def run_players(run: Path, checkpoint: str | None = None) -> Path:
     if complete and not has_players:
         raise PlayerError(f"{checkpoints / name}: expected a run of the red/blue-door game, got one without players")
     if not has_players:
-        known = sorted(path.name for path in checkpoints.glob("step_*"))
-        got = shown(name) + suggestion(name, known)
-        raise PlayerError(expected("checkpoint", f"{', '.join(known) or 'none'} of {run}", got))
+        names = sorted(path.name for path in checkpoints.glob("step_*"))
+        got = shown(name) + suggestion(name, names)
+        raise PlayerError(expected("checkpoint", f"{', '.join(names) or 'none'} of {run}", got))
     return players
 
 
@@ -71,15 +71,15 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
     Raises ``PlayerError``.
     """
     players = run_players(run, checkpoint)
-    known = sorted(path.name for path in players.iterdir())
-    found = seat if seat in known else next((name for name in known if seat in read_card(players / name).seats), None)
-    if found is None:
-        raise PlayerError(expected("seat", f"{', '.join(known)}, trained in {run}", seat + suggestion(seat, known)))
-    return players / found
+    names = sorted(path.name for path in players.iterdir())
+    module = seat if seat in names else next((name for name in names if seat in read_card(players / name).seats), None)
+    if module is None:
+        raise PlayerError(expected("seat", f"{', '.join(names)}, trained in {run}", seat + suggestion(seat, names)))
+    return players / module
 
 
 def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str, Path]:
-    """Return the folder of a seat's or a team's player under the key ``""``; of a team with several, each by its seat.
+    """Return the folder of a seat's or team's player under the key ``""``; several of a team by their seats.
 
     Raises ``PlayerError``: no such player.
     """
@@ -89,20 +89,20 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
     cards = {path: read_card(path) for path in sorted(players.iterdir())}
     team = run_config(run).scenario.kind.seats_of(seat)
     homes = {mate: path for mate in team for path, card in cards.items() if mate in card.seats}
-    alone = len(set(homes.values())) == 1
-    return {"": next(iter(homes.values()))} if alone else homes or {"": run_player(run, seat, checkpoint)}
+    same_player = len(set(homes.values())) == 1
+    return {"": next(iter(homes.values()))} if same_player else homes or {"": run_player(run, seat, checkpoint)}
 
 
 def seat_folders(folder: Path) -> dict[str, Path]:
     """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
     try:
-        found = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_seat(path)]
+        folders = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_seat(path)]
     except OSError as error:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
-    for path in found:
+    for path in folders:
         if path.is_symlink():
             raise PlayerError(expected(path, "a folder", "a symbolic link"))
-    return {path.name: path for path in found}
+    return {path.name: path for path in folders}
 
 
 def _is_seat(folder: Path) -> bool:
@@ -112,9 +112,9 @@ def _is_seat(folder: Path) -> bool:
     return False
 
 
-def is_run(who: str) -> bool:
-    """Return whether ``who`` is the folder of a run, not a player."""
-    return os.path.isfile(Path(who) / "config.yaml")  # noqa: PTH113 - false for a name that is too long, too
+def is_run(source: str) -> bool:
+    """Return whether ``source`` is the folder of a run, not a player."""
+    return os.path.isfile(Path(source) / "config.yaml")  # noqa: PTH113 - false for a name that is too long, too
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class RunPlayers:
 
         Raises ``PlayerError``: no checkpoint, or none of its players fits.
         """
-        place, near = place_of(spec), (seat, counterpart(spec, seat))
+        place, fitting_seats = place_of(spec), (seat, counterpart(spec, seat))
 
         def fits(card: Card) -> bool:
             with suppress(PlayerError):
@@ -146,7 +146,7 @@ class RunPlayers:
             return False
 
         sources = [(read_card(source), source) for source in self.files or self._folders()]
-        sources.sort(key=lambda row: [other not in row[0].seats for other in near])
+        sources.sort(key=lambda row: [other not in row[0].seats for other in fitting_seats])
         card, source = next((row for row in sources if fits(row[0])), sources[0])
         player: Any = load_frozen(self.title, source, card, spec, seat).player
         if len(sources) > 1:  # one name has one hash, whichever seats it fills
@@ -159,88 +159,88 @@ class RunPlayers:
 NAMING = Naming("a run", lambda name: RunPlayers(name) if is_run(name) else None)
 
 
-def env_of(who: str) -> EnvSignature | None:
-    """Return the environment of another package that a frozen player was made for; ``None`` for every other player.
+def env_of(source: str) -> EnvSignature | None:
+    """Return another package's environment that a frozen player was made for; ``None`` for every other player.
 
     Raises ``PlayerError``: damaged, or a folder of something else.
     """
-    card = Catalogue().card_of(who)
+    card = Catalogue().card_of(source)
     return None if card is None else card.env
 
 
-def of_other_package(who: str, overrides: Sequence[str] = ()) -> bool:
-    """Return whether a player or a run is one of an environment without opponents. Raises as :func:`env_of`.
+def has_no_opponents(source: str, overrides: Sequence[str] = ()) -> bool:
+    """Return whether the environment of a player or run has no opponents. Raises as :func:`env_of`.
 
-    A class of the user's own plays where ``overrides`` say.
+    A user's class plays where ``overrides`` say.
     """
-    if is_run(who):
-        return not run_config(Path(who)).scenario.kind.rivals
-    if code_of(who) is not None:
+    if is_run(source):
+        return not run_config(Path(source)).scenario.kind.rivals
+    if code_of(source) is not None:
         return bool(overrides) and not compose(list(overrides)).scenario.kind.rivals
-    env = env_of(who)
+    env = env_of(source)
     return env is not None and not kind_named(env.package).rivals
 
 
-def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
-    """Return where a player or a run plays: as ``overrides`` say, else in its own environment or scenario.
+def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration in which a player or run plays: by ``overrides``, else its own scenario.
 
     Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
-    typed = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
-    if is_run(who):
+    keys = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
+    if is_run(source):
         if overrides:
             return compose(list(overrides))
-        config = run_config(Path(who))
-        check_env(f"{who}/config.yaml", config.scenario.env_id, config.scenario.env_args)
+        config = run_config(Path(source))
+        check_env(f"{source}/config.yaml", config.scenario.env_id, config.scenario.env_args)
         return config
-    if typed & {"scenario", "experiment", "env_id"}:
+    if keys & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))
-    env = env_of(who)
+    env = env_of(source)
     if env is None:
-        return compose([f"scenario={Catalogue().title_of(who)[1]}", *overrides])
-    folder = Catalogue().folder(who)
+        return compose([f"scenario={Catalogue().title_of(source)[1]}", *overrides])
+    folder = Catalogue().folder(source)
     if (scenario := scenario_of(read_card(folder))) is not None:
         return compose([f"scenario={scenario}", *overrides])
     card = folder / CARD_FILE
     check_env(card, env.env_id, env.env_args)
     # A stranger's card opens no files, such as a body's model, and reads no environment variables.
-    written = json.dumps(env.env_args, ensure_ascii=False)
-    if re.search(r"[/\\]|\$\{", written) or not all(key.isidentifier() for key in env.env_args):
+    arguments = json.dumps(env.env_args, ensure_ascii=False)
+    if re.search(r"[/\\]|\$\{", arguments) or not all(key.isidentifier() for key in env.env_args):
         wanted = f"no paths and ${{...}}; of a card that you trust, type env_id={env.env_id} env_args=..."
         raise ConfigError(expected(f"{card}: env.env_args", wanted, shown(str(env.env_args), 200)))
-    own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
-    own += [f"scenario.agents={env.agents}"] if env.agents != 1 else []
-    own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return compose([*own, *overrides])
+    base = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
+    base += [f"scenario.agents={env.agents}"] if env.agents != 1 else []
+    base += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
+    return compose([*base, *overrides])
 
 
 def scenario_of(card: Card) -> str | None:
     """Return the scenario that a player was made for; ``None``: we have none of that name with its environment."""
     if card.env is None:
         return card.scenario
-    known = card.scenario in names_in("scenario")
-    same = known and env_signature(load_scenario(card.scenario)) == card.env.model_dump()
+    exists = card.scenario in names_in("scenario")
+    same = exists and env_signature(load_scenario(card.scenario)) == card.env.model_dump()
     return card.scenario if same else None
 
 
 def code_of_run(config: RunConfig) -> list[str]:
-    """Return what of other people's code a run's scenario names: environments, players, agents' folders."""
+    """Return names of outside code in a run's scenario: environments, players, agents' folders."""
     scenario = config.scenario
     names = [name for row in scenario.opponents.values() for name in row]
-    own = [name for name in names if runs_code(name)]
-    return [*code_of_env(scenario.env_id, scenario.env_args), *own]
+    code = [name for name in names if runs_code(name)]
+    return [*code_of_env(scenario.env_id, scenario.env_args), *code]
 
 
 def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
-    """Return what an environment imports: the module of its id, and whatever its arguments name."""
-    beginning, colon, rest = str(env_id).partition(":")
-    # What is registered with a library that is installed is no stranger's.
-    named = colon and (beginning not in entries("games") or (beginning in IMPORTED and "/" not in rest))
-    return [*([str(env_id)] if named else []), *CODE.findall(str(env_args))]
+    """Return names of code that an environment imports: the module of its id, and those in its arguments."""
+    prefix, colon, rest = str(env_id).partition(":")
+    # An id that an installed library registered is trusted.
+    is_code = colon and (prefix not in entries("games") or (prefix in IMPORTED and "/" not in rest))
+    return [*([str(env_id)] if is_code else []), *CODE.findall(str(env_args))]
 
 
 def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
-    """Say which code an environment of a file runs. Raises ``ConfigError`` where that is refused, see ``trust``."""
+    """Check the code that an environment of a file runs. Raises ``ConfigError``: refused, see ``trust``."""
     module = next((part for part in str(env_id).split(":") if part not in entries("games")), "")
     names = [name for name in code_of_env(env_id, env_args) if name != env_id or module not in sys.modules]
     check_code(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
@@ -248,70 +248,70 @@ def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None
 
 def player_in_place_of(
     agent: AgentSpec,
-    who: str,
+    source: str,
     config: RunConfig,
     *,
     greedy: bool = False,
     checkpoint: str | None = None,
     any_env: bool = False,
 ) -> LoadedPlayer:
-    """Load a player for what ``agent`` does in the environment of ``config``.
+    """Load a player in place of ``agent`` in the environment of ``config``.
 
     Args:
-        who: a player's name or folder, or a run's folder.
+        source: a player's name or folder, or a run's folder.
         greedy: a network takes its likeliest action.
         checkpoint: of a run; the latest by default.
         any_env: it may have been trained in another environment of another package, if the spaces are equal.
 
     Raises ``PlayerError``: no such player, a damaged one, or one that does not fit.
     """
-    code = code_of(who)
+    code = code_of(source)
     if not config.scenario.kind.rivals and code is not None:
-        return LoadedPlayer(agent_player_from_class(code, agent), who)
+        return LoadedPlayer(agent_player_from_class(code, agent), source)
     if not config.scenario.kind.rivals:
-        folder = env_player(agent, who, config, checkpoint, any_env=any_env)
+        folder = env_player(agent, source, config, checkpoint, any_env=any_env)
         card = read_card(folder)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
         return LoadedPlayer(player, card.name, card.strength)
-    name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
+    name, catalogue = _folder_of(agent, source, checkpoint), Catalogue(config.checkpoint_root())
     loaded = catalogue.seat(name, config.scenario.kind.spec, agent.seats[0], greedy=greedy)
     if loaded.members != len(agent.seats):
         wanted = f"one that acts for {' and '.join(agent.seats)}"
-        raise PlayerError(expected(f"player {who}", wanted, f"one for {loaded.members} seats at once"))
+        raise PlayerError(expected(f"player {source}", wanted, f"one for {loaded.members} seats at once"))
     return loaded
 
 
 def env_player(
-    agent: AgentSpec, who: str, config: RunConfig, checkpoint: str | None = None, *, any_env: bool = False
+    agent: AgentSpec, source: str, config: RunConfig, checkpoint: str | None = None, *, any_env: bool = False
 ) -> Path:
-    """Return the folder of the frozen player for what ``agent`` does in the environment of ``config``.
+    """Return the folder of the frozen player in place of ``agent`` in the environment of ``config``.
 
     Arguments as in :func:`player_in_place_of`. Raises ``PlayerError``: none, or one that does not fit.
     """
     scenario, catalogue = config.scenario, Catalogue(config.checkpoint_root())
-    key, wanted = f"player {who} does not fit this environment: env", scenario.env_id or scenario.name
-    if not is_run(who) and catalogue.card_of(who) is None:
+    key, wanted = f"player {source} does not fit this environment: env", scenario.env_id or scenario.name
+    if not is_run(source) and catalogue.card_of(source) is None:
         raise PlayerError(expected(key, wanted, _BOARD))
-    folder = catalogue.folder(_folder_of(agent, who, checkpoint))
+    folder = catalogue.folder(_folder_of(agent, source, checkpoint))
     card = read_card(folder)
-    same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
-    if not (same or any_env):
+    same_task = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
+    if not (same_task or any_env):
         raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
     check_agent(card, agent)
     return folder
 
 
-def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:
+def _folder_of(agent: AgentSpec, source: str, checkpoint: str | None) -> str:
     """Return a player's name or folder; for a run the folder of the player trained for ``agent``."""
-    if is_run(who):
-        return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash marks a folder, not a name
-    return who
+    if is_run(source):
+        return f"{run_player(Path(source), agent.module, checkpoint)}/"  # the slash marks a folder, not a name
+    return source
 
 
 def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str, dict[str, Tensor]], int]:
     """Return the weights by module that training begins with, and the steps behind their normalisers.
 
-    Raises ``PlayerError``: no such player, or one whose network is another than the run's.
+    Raises ``PlayerError``: no such player, or one whose network differs from the run's.
     """
     weights, steps = {}, 1
     for module in specs.modules:
@@ -323,13 +323,13 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
         card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
-        own = config.model.model_dump(mode="json", exclude=FREE)
-        of_card = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=FREE)
-        for model in (own, of_card):
+        ours = config.model.model_dump(mode="json", exclude=FREE)
+        theirs = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=FREE)
+        for model in (ours, theirs):
             model["bound"] = getattr(distribution_of(agent.action_space, model["bound"]), "bound", None)
-        for part, value in own.items():
-            if of_card[part] != value:
-                raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", of_card[part]))
+        for part, value in ours.items():
+            if theirs[part] != value:
+                raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", theirs[part]))
         weights[module] = dict(player.network.state_dict())
         steps = max(steps, card.provenance.get("env_steps", 0))
     return weights, steps

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: command, commit, versions, machine, modules of the user's own."""
+"""Provenance of a run's numbers: command, commit, versions, machine, user modules."""
 
 import hashlib
 import json
@@ -26,12 +26,12 @@ PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pett
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of what decides a run."""
+    """Return the versions of Python and of the packages that determine a run."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
-def installed() -> dict[str, str]:
-    """Return versions of what decides a run, and the hash of this package's own files and configurations here."""
+def local_versions() -> dict[str, str]:
+    """Return versions of these packages, and the hash of this package's files and configurations on this machine."""
     digest = hashlib.sha256()  # two checkouts of one version may differ
     for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
         for source in sorted(root.rglob(ending)):
@@ -39,12 +39,12 @@ def installed() -> dict[str, str]:
     return {**versions(), "multigrid-rl sources": digest.hexdigest()[:12]}
 
 
-def differences(found: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-    """List packages whose ``found`` versions differ from our ``own``; CPU and GPU builds of a release are the same."""
+def version_differences(remote: Mapping[str, str], local: Mapping[str, str]) -> list[str]:
+    """List packages whose ``remote`` versions differ from ``local``; CPU and GPU builds of a release are equal."""
     return [
-        expected(name, version, found.get(name, "none"))
-        for name, version in own.items()
-        if release(found.get(name, "")) != release(version)
+        expected(name, version, remote.get(name, "none"))
+        for name, version in local.items()
+        if release(remote.get(name, "")) != release(version)
     ]
 
 
@@ -86,20 +86,20 @@ def cpu_model() -> str:
 
 
 def facts_of(config: RunConfig) -> dict[str, Any]:
-    """Return what add-ons say of a run's inputs, by the key that names them. Raises ``ConfigError``: one is damaged."""
+    """Return add-ons' facts on a run's inputs, by the key that names them. Raises ``ConfigError``: one is damaged."""
     return {key: find(FACTS, key)(config) for key in FACTS if getattr(config, key) is not None}
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Return the sha256 of what ``config.yaml`` holds, without what may change when a run is resumed."""
+    """Return the sha256 of ``config.yaml``'s values, without those that may change when a run is resumed."""
     values = {key: value for key, value in config.items() if key != "cluster"}
     values["train"] = {key: value for key, value in values["train"].items() if f"train.{key}" not in RESUMABLE}
     return sha256_of(json.dumps(values, sort_keys=True, default=str).encode())
 
 
-def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:
-    """Return, as ``modules``, the sha256 of the file of every module of the user's own that a run imports, if any."""
+def user_modules(config: RunConfig) -> dict[str, dict[str, str]]:
+    """Return, as ``modules``, the sha256 of the file of every user module that a run imports, if any."""
     names = sorted({name.partition(":")[0] for name in CODE.findall(to_yaml(config))})
     files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in names}
-    found = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
-    return {"modules": found} if found else {}
+    hashes = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
+    return {"modules": hashes} if hashes else {}

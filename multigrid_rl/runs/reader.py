@@ -21,7 +21,7 @@ from multigrid_rl.text import ConfigError, expected, first_error
 
 Array = NDArray[np.float64]
 
-#: Key of the moment at which all gates are held, beside the metrics of single gates.
+#: Key of the moment at which all gates are held, besides the metrics of single gates.
 ALL_GATES = "all gates"
 
 
@@ -34,14 +34,14 @@ class Series(NamedTuple):
 
 #: Limit of counts such as steps, so that arrays of floats hold them exactly.
 _MOST = 2**53
-#: Of all other numbers: half of what a float holds would overflow when two are subtracted for a plot.
+#: Limit of all other numbers: differences of larger ones overflow in plots.
 _LARGEST = 1e100
 _WRITTEN = "the file that the run wrote"
 _Count = Annotated[int, Field(ge=0, lt=_MOST)]
 
 
 class _RunFile(BaseModel):
-    """What is read of a file that a run wrote; other keys are ignored."""
+    """Keys that are read of a run's file; other keys are ignored."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
 
@@ -125,7 +125,7 @@ class _Config(_RunFile):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What was read from a run folder.
+    """Content of a run folder.
 
     Attributes:
         config: resolved ``config.yaml``.
@@ -157,8 +157,8 @@ class RunRecord:
         return {ALL_GATES: self.verdict["env_steps_to_held"], **held}
 
 
-def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
-    """Read a file of a run, as it stands, if it fits ``schema``. Raises ``ConfigError``."""
+def _read_file(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
+    """Read a file of a run unchanged, if it fits ``schema``. Raises ``ConfigError``."""
     try:
         content: dict[str, Any] = (
             read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
@@ -166,8 +166,8 @@ def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
         schema.model_validate(content)
     except (FileNotFoundError, NotADirectoryError) as error:
         got = f"one without {path.name}" if path.parent.is_dir() else "a file" if path.parent.exists() else "none there"
-        meant = "".join(f" (did you mean {above.parent}?)" for above in path.parents if above.name == "checkpoints")
-        raise ConfigError(f"{path.parent}: expected a run folder, got {got}{meant}") from error
+        hint = "".join(f" (did you mean {above.parent}?)" for above in path.parents if above.name == "checkpoints")
+        raise ConfigError(f"{path.parent}: expected a run folder, got {got}{hint}") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -176,18 +176,18 @@ def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Read ``config.yaml`` as it stands. Raises ``ConfigError`` if it is missing or damaged."""
-    return _checked(run / "config.yaml", _Config)
+    """Read ``config.yaml`` unchanged. Raises ``ConfigError`` if it is missing or damaged."""
+    return _read_file(run / "config.yaml", _Config)
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
     """Read ``provenance.json``. Raises ``ConfigError`` if it is missing or damaged."""
-    return _checked(run / "provenance.json", _Provenance)
+    return _read_file(run / "provenance.json", _Provenance)
 
 
 def read_verdict(run: Path) -> dict[str, Any]:
-    """Read ``verdict.json``. Raises ``ConfigError`` if it is missing, as long as a run goes on, or damaged."""
-    return _checked(run / "verdict.json", _Verdict)
+    """Read ``verdict.json``. Raises ``ConfigError`` if it is missing, as before a run's end, or damaged."""
+    return _read_file(run / "verdict.json", _Verdict)
 
 
 def run_config(run: Path) -> RunConfig:
@@ -204,14 +204,14 @@ def read_standings(run: Path) -> list[dict[str, Any]]:
     Raises ``ConfigError``: the file is damaged.
     """
     path = run / STANDINGS
-    rows: list[dict[str, Any]] = _checked(path, _Standings)["players"] if path.is_file() else []
+    rows: list[dict[str, Any]] = _read_file(path, _Standings)["players"] if path.is_file() else []
     return rows
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:
     """Return the sha256 of every frozen player that a run met, by name.
 
-    The players of the catalogue may have been trained anew since: a run goes on, and is judged, against those. Raises
+    The players of the catalogue may have changed since: a run resumes, and is judged, against these. Raises
     ``ConfigError``: its provenance is missing or damaged.
     """
     provenance = read_provenance(run)
@@ -221,7 +221,7 @@ def opponent_hashes(run: Path) -> dict[str, str]:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run folder; a last line that a kill tore in two is left out. Raises ``ConfigError``."""
+    """Read a run folder; an incomplete last line is left out. Raises ``ConfigError``."""
     if not (path / "metrics.jsonl").is_file():
         raise ConfigError(f"{path}: expected a run folder, got one without metrics.jsonl")
     config = read_config(path)
@@ -242,7 +242,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
+    """Return every row of a ``metrics.jsonl``, reports or not; an incomplete last line, after a kill, is left out.
 
     Raises ``ConfigError``: a line that is no row of a run.
     """

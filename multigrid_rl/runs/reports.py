@@ -1,4 +1,4 @@
-"""What judges a run: its gates, as its configuration means them; rows of its episodes, and reports for the gates."""
+"""A run's gates, resolved from its configuration; rows of its metrics, and reports for the gates."""
 
 import logging
 import math
@@ -29,23 +29,23 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
     """
     trainer = trainer_of(config.train.trainer)
     gates = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
-    found = [
+    resolved = [
         Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
         for gate in gates
         for name in metrics_of(gate, specs)
     ]
-    # Whoever trains, rows have what episodes say, entropy and explained variance: no other trainer is loaded for those.
-    own = [gate for gate in found if _group_of(gate.metric).samples is None and not gate.metric.startswith(_USUAL)]
-    absent: dict[str, str] = trainer.absent(config) if own else {}
+    # Every trainer reports episodes, entropy and explained variance: no other trainer is loaded for those.
+    extra = [gate for gate in resolved if _group_of(gate.metric).samples is None and not gate.metric.startswith(_USUAL)]
+    absent: dict[str, str] = trainer.absent(config) if extra else {}
     head = config.model.head
     if head in HEADS and not HEADS[head].probability:
         absent["entropy/*"] = f"model.head={head} has no probabilities"
-    for gate in found:
+    for gate in resolved:
         reasons = {**absent, **_group_of(gate.metric).absent(config, specs)}
-        why = next((why for pattern, why in reasons.items() if fnmatchcase(gate.metric, pattern)), None)
-        if why is not None:
-            raise ConfigError(expected("scenario.gates: metric", f"one that this run reports ({why})", gate.metric))
-    return found
+        reason = next((reason for pattern, reason in reasons.items() if fnmatchcase(gate.metric, pattern)), None)
+        if reason is not None:
+            raise ConfigError(expected("scenario.gates: metric", f"one that this run reports ({reason})", gate.metric))
+    return resolved
 
 
 def _group_of(metric: str) -> MetricGroup:
@@ -73,7 +73,7 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
 
 
 def _names(group: MetricGroup, specs: MultiAgentSpec) -> Iterator[tuple[str, list[str]]]:
-    """Yield what a gate may call the metrics of a group, and which metrics it means by that."""
+    """Yield names by which a gate may call metrics of a group, with the metrics that each means."""
     learning = tuple(dict.fromkeys(specs.teams[specs.seats.index(seat)] for seat in specs.learning))
     # Placeholder in a metric's name, its valid values in a gate, and the values of a star.
     places = (
@@ -83,20 +83,20 @@ def _names(group: MetricGroup, specs: MultiAgentSpec) -> Iterator[tuple[str, lis
     )
     for pattern in group.names:
         if re.search("<(player|function|gate)>", pattern):
-            continue  # named by what a gate does not know
+            continue  # a gate cannot name these
         place, names, star = next((row for row in places if row[0] in pattern), ("", (), ()))
         yield from ((name, [name]) for name in (pattern.replace(place, name) for name in names or ("",)))
         if place:
             yield pattern.replace(place, "*"), [pattern.replace(place, name) for name in star]
 
 
-def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:
+def custom_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:
     """Return the user's functions that gates name, by metric. Raises ``ConfigError``: no such function."""
     names = [gate.metric for gate in gates if gate.metric.startswith("own/")]
     return {name: import_object("scenario.gates: metric", name.removeprefix("own/")) for name in names}
 
 
-def _own_value(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
+def _custom_value(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
     try:
         with user_code(f"metric {name}"):
             return float(function(table))
@@ -117,25 +117,25 @@ class Reports:
         self.set_gates(gates, report_episodes)
         self.clock = Clock()
         self._episodes = 0
-        self._began = self._before = time.perf_counter()
+        self._started_at = self._last_row_at = time.perf_counter()
         self._steps_before = 0
 
     def set_gates(self, gates: list[Gate], report_episodes: int = MIN_EPISODES) -> None:
-        """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
+        """Judge by ``gates`` from here on; episodes that wait for a report are dropped."""
         self.keeper = GateKeeper(gates, report_episodes)
         self.report: dict[str, float] = {}
         self._pending: list[EpisodeTable] = []
-        self._own = own_metrics(gates)
+        self._custom = custom_metrics(gates)
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that the next reports and verdicts depend on."""
+        """Return the state that the next reports and verdicts depend on."""
         return {
             "keeper": self.keeper.get_state(),
             "pending": list(self._pending),
             "report": self.report,
             "episodes": self._episodes,
             "steps": self._steps_before,
-            "seconds": time.perf_counter() - self._began,
+            "seconds": time.perf_counter() - self._started_at,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -146,8 +146,8 @@ class Reports:
             LOG.warning("other gates than before are judged anew: %s", error)
         self._pending, self.report = list(state["pending"]), state.get("report", {})
         self._episodes, self._steps_before = state["episodes"], state["steps"]
-        self._before = time.perf_counter()
-        self._began = self._before - state["seconds"]
+        self._last_row_at = time.perf_counter()
+        self._started_at = self._last_row_at - state["seconds"]
 
     def last_report(self, specs: MultiAgentSpec) -> dict[str, float]:
         """Return the newest report, of fewer episodes where there was none; empty if no episode has ended."""
@@ -165,12 +165,12 @@ class Reports:
         """Return the row of the iteration that has just ended.
 
         Args:
-            counts: environment steps, policy updates and what else is counted since the run began.
-            measured: what was measured in this iteration alone.
+            counts: environment steps, policy updates and other counts since the run began.
+            measured: metrics of only this iteration.
             finished: episodes that finished in it.
         """
         self.clock.begin()
-        env_steps, seconds = counts["env_steps"], time.perf_counter() - self._began
+        env_steps, seconds = counts["env_steps"], time.perf_counter() - self._started_at
         row: dict[str, float] = {"iteration": counts["policy_updates"], "seconds": seconds, **counts, **measured}
         if finished is not None:
             self._pending.append(finished)
@@ -181,7 +181,7 @@ class Reports:
             self._pending = []
             self.report = episode_metrics(table, specs)
             row |= self.report
-            row |= {name: _own_value(name, function, table) for name, function in self._own.items()}
+            row |= {name: _custom_value(name, function, table) for name, function in self._custom.items()}
             moment = Moment(env_steps, counts["policy_updates"], seconds)
             # A network whose seats were out all the time has learned nothing in this iteration.
             unknown = dict.fromkeys((state.gate.metric for state in self.keeper.states), math.nan)
@@ -193,7 +193,7 @@ class Reports:
 
     def _timing(self, steps: int, measured: Mapping[str, float]) -> dict[str, float]:
         now = time.perf_counter()
-        total = now - self._before
+        total = now - self._last_row_at
         seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
         row = {f"timing/{part}_s": value for part, value in seconds.items()}
         parts = {**measured, **row}
@@ -201,7 +201,7 @@ class Reports:
         if {"timing/engine_s", "timing/play_s"} & parts.keys():  # RLlib's own env runners do not report these times
             row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / total
         row["env_steps_per_s"] = (steps - self._steps_before) / total
-        self._before, self._steps_before = now, steps
+        self._last_row_at, self._steps_before = now, steps
         return row
 
 
@@ -210,6 +210,6 @@ def _gate_columns(keeper: GateKeeper) -> dict[str, float]:
         return {}
     row: dict[str, float] = {"gates/held": float(keeper.held)}
     for state in keeper.states:
-        row[f"gates/{state.gate.metric}/met"] = float(state.gate.met(state.value))
+        row[f"gates/{state.gate.metric}/met"] = float(state.gate.is_met(state.value))
         row[f"gates/{state.gate.metric}/held_steps"] = float(state.held_steps(keeper.last.env_steps))
     return row

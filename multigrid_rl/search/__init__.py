@@ -1,1 +1,1 @@
-"""Hyperparameter search on Ray Tune: spaces, plans, trials, results. Each trial is the one training loop."""
+"""Hyperparameter search on Ray Tune: spaces, plans, trials, results. A trial runs the training loop of ``train``."""

@@ -1,8 +1,8 @@
-"""What a trial is, what came of it, which is better, and what is tried next: three-stage, asha and pbt.
+"""Trials, their outcomes and scores, and the plans that choose the next trials: three-stage, asha and pbt.
 
 A plan is a generator that yields the trials of a round, and receives their outcomes in the order in which it planned
-them: so nothing hangs on which trial ended first. A trial without values gets them from Optuna when it begins. Pure:
-neither Ray nor files.
+them, so results do not depend on which trial ended first. A trial without values gets them from Optuna at its start.
+This module uses neither Ray nor files.
 """
 
 import math
@@ -18,14 +18,14 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.search.space import Params, Space
 from multigrid_rl.text import expected
 
-#: A trial ends by itself, because it lags behind, or by an error.
+#: A trial ended by itself, was stopped by the pruner, or failed with an error.
 Status = Literal["finished", "stopped", "failed"]
-#: More environment steps than any trial plays: what the number of a score is scaled by.
-_MOST_STEPS = 2.0**34
+#: More environment steps than any trial plays: scale of the steps in ``Score.number``.
+_MAX_STEPS = 2.0**34
 
 
 class SearchPart(Part):
-    """What all kinds share."""
+    """Settings of all kinds of search."""
 
     kind: str
     space: str
@@ -36,7 +36,7 @@ class SearchPart(Part):
 
 
 class Broad(Part):
-    """Stage 1: evenly drawn configurations on short runs."""
+    """Stage 1: random configurations on short runs."""
 
     trials: int = Field(ge=1)
     until: int = Field(ge=1)
@@ -50,7 +50,7 @@ class Refine(Part):
 
 
 class Confirm(Part):
-    """Stage 3: the best configurations on long runs over seeds that no stage before has seen."""
+    """Stage 3: the best configurations on long runs over new seeds."""
 
     candidates: int = Field(ge=1)
     attempts: int = Field(ge=1)
@@ -68,7 +68,7 @@ class ThreeStageSettings(SearchPart):
 
 
 class AshaSettings(SearchPart):
-    """Optuna's TPE proposes (Bergstra et al. 2011), its asynchronous successive halving ends what lags behind.
+    """Optuna's TPE (Bergstra et al. 2011) proposes trials; asynchronous successive halving stops slow ones.
 
     https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization, https://arxiv.org/abs/1810.05934
     """
@@ -99,17 +99,17 @@ class PbtSettings(SearchPart):
     resample: float = Field(ge=0, le=1)
 
 
-#: Kinds of searches: their settings, whose values are in ``configs/search/``.
+#: Settings by kind of search; the values are in ``configs/search/``.
 KINDS: dict[str, type[SearchPart]] = {"three-stage": ThreeStageSettings, "asha": AshaSettings, "pbt": PbtSettings}
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a trial was: gates held first, then fewer steps until they were, then how far inside the bounds."""
+    """Quality of a trial: held gates first, then fewer steps until they were held, then a larger margin."""
 
-    env_steps_to_held: int | None  # until all gates had been held; None: never
-    #: The smallest of the gates' distances to their bounds, in units of the bound; positive where all are met, minus
-    #: infinity where nothing was reported.
+    env_steps_to_held: int | None  # until all gates were held; None: never
+    #: The smallest distance of a gate to its bound, in units of the bound; positive if all are met, minus infinity
+    #: without reports.
     margin: float
 
     @property
@@ -119,21 +119,21 @@ class Score:
 
     @property
     def number(self) -> float:
-        """The objective to maximise, of plans, samplers and pruners alike.
+        """The objective that plans, samplers and pruners maximise.
 
-        From -1 to 1 for a trial that did not hold its gates, above 1 for one that did. Steps keep their order exactly;
-        margins nearer than a ten-thousandth of a bound may fall together.
+        From -1 to 1 for a trial that did not hold its gates, above 1 for one that did. The order of steps is exact;
+        margins that differ by less than a ten-thousandth of a bound may be equal.
         """
         margin = math.copysign(1.0, self.margin) if math.isinf(self.margin) else self.margin / (1 + abs(self.margin))
         if self.env_steps_to_held is None:
             return margin
-        return 2.0 + (0.25 * margin - min(self.env_steps_to_held, _MOST_STEPS - 1)) / _MOST_STEPS
+        return 2.0 + (0.25 * margin - min(self.env_steps_to_held, _MAX_STEPS - 1)) / _MAX_STEPS
 
 
 def score_of(verdict: Mapping[str, Any]) -> Score:
     """Score a run by its verdict, or by its gate keeper while it runs.
 
-    The margin is infinite without gates, and minus infinity where a gate's metric was never reported.
+    The margin is infinite without gates, and minus infinity if a gate's metric was never reported.
     """
     margins = [math.inf]
     for row in verdict["gates"]:
@@ -145,26 +145,26 @@ def score_of(verdict: Mapping[str, Any]) -> Score:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """A trial to be run."""
+    """A trial to run."""
 
-    id: str  # its name, and that of its folder
-    stage: str  # the part of the plan that it belongs to
-    params: Params | None  # None: Optuna draws them when it begins
+    id: str  # name of the trial and of its folder
+    stage: str  # stage of the plan
+    params: Params | None  # None: Optuna draws them at the start
     seed: int
-    until: int  # environment steps at which its run ends at the latest
-    origin: str | None = None  # the trial whose configuration it confirms, or whose policy it continues
+    until: int  # most environment steps
+    origin: str | None = None  # trial whose configuration it confirms, or whose policy it continues
     warm_start: bool = False  # whether it starts from the last checkpoint of its origin
-    guided: bool = False  # whether TPE draws it by what has ended; else it is drawn at random
+    guided: bool = False  # whether TPE draws its values from earlier outcomes; else they are random
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial."""
+    """The result of a trial."""
 
     spec: TrialSpec
     status: Status
     score: Score | None  # None if it failed
-    env_steps: int = 0  # that were played
+    env_steps: int = 0  # environment steps played
     seconds: float = 0.0
     reason: str | None = None  # why it failed, in one line
 
@@ -175,25 +175,25 @@ class Outcome:
 
 
 def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Sort the outcomes that have a score, best first; of equals, the earlier."""
+    """Sort the outcomes with a score, best first; equal ones stay in order."""
     scored = [(outcome.score.number, outcome) for outcome in outcomes if outcome.score is not None]
     return [outcome for _, outcome in sorted(scored, key=lambda pair: pair[0], reverse=True)]
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What a search recommends."""
+    """The configuration that a search recommends."""
 
     params: Params
-    trials: tuple[str, ...]  # that it was judged by, best first
-    score: Score  # the worst of them
-    confirmed: bool  # whether it held its gates in all trials that the plan asks of a winner
+    trials: tuple[str, ...]  # trials that judge it, best first
+    score: Score  # the worst score of these trials
+    confirmed: bool  # whether it held its gates in all trials that the plan requires of a winner
 
 
 def winner_of(outcomes: Sequence[Outcome], seeds: int) -> Winner | None:
-    """Choose the best configuration: over all its seeds where a plan confirms (``seeds`` > 0), else the best trial.
+    """Choose the best configuration: over all its seeds if the plan confirms (``seeds`` > 0), else the best trial.
 
-    A configuration that was confirmed on all seeds comes before all that were not; among equals the worst seed decides.
+    Configurations that were confirmed on all seeds come first; then the score of the worst seed decides.
     ``None`` if no trial has a score.
     """
     runs: dict[str | None, list[Outcome]] = {}
@@ -201,13 +201,13 @@ def winner_of(outcomes: Sequence[Outcome], seeds: int) -> Winner | None:
         if outcome.spec.stage == "confirm":
             runs.setdefault(outcome.spec.origin, []).append(outcome)
     complete = [rows for rows in runs.values() if all(row.score is not None for row in rows)]
-    if not complete:  # the best single trial; it is confirmed where a plan asks for no further seeds
-        return next((_judged([best], confirmed=seeds == 0) for best in ranked(outcomes)), None)
-    winners = [_judged(rows, confirmed=len(rows) >= seeds) for rows in complete]
+    if not complete:  # the best single trial; it is confirmed if the plan needs no further seeds
+        return next((_winner([best], confirmed=seeds == 0) for best in ranked(outcomes)), None)
+    winners = [_winner(rows, confirmed=len(rows) >= seeds) for rows in complete]
     return max(winners, key=lambda winner: (winner.confirmed, len(winner.trials), winner.score.number))
 
 
-def _judged(rows: list[Outcome], *, confirmed: bool) -> Winner:
+def _winner(rows: list[Outcome], *, confirmed: bool) -> Winner:
     order = ranked(rows)
     worst = order[-1].score or Score(None, -math.inf)
     return Winner(rows[0].spec.params or {}, tuple(row.spec.id for row in order), worst, confirmed and worst.held)
@@ -217,7 +217,7 @@ Rounds = Generator[list[TrialSpec], list[Outcome], None]
 
 
 def plan_of(settings: SearchPart, space: Space, seed: int) -> Rounds:
-    """Make the plan of a kind of search."""
+    """Return the plan of a search."""
     if isinstance(settings, ThreeStageSettings):
         return three_stage(settings, seed)
     if isinstance(settings, AshaSettings):
@@ -227,7 +227,7 @@ def plan_of(settings: SearchPart, space: Space, seed: int) -> Rounds:
 
 
 def asha(settings: AshaSettings, seed: int) -> Rounds:
-    """Plan one round: random draws first, then what TPE proposes; Optuna's pruner stops what lags behind."""
+    """Plan one round: random trials first, then proposals of TPE; Optuna's pruner stops slow trials."""
     yield [
         TrialSpec(f"a{k:03d}", "asha", None, seed, settings.until, guided=k >= settings.startup)
         for k in range(settings.trials)
@@ -235,7 +235,7 @@ def asha(settings: AshaSettings, seed: int) -> Rounds:
 
 
 def three_stage(settings: ThreeStageSettings, seed: int) -> Rounds:
-    """Plan broad random draws, what TPE makes of them, and long runs of the best over seeds."""
+    """Plan random trials, proposals of TPE from their outcomes, and long runs of the best over several seeds."""
     broad, refine, confirm = settings.broad, settings.refine, settings.confirm
     outcomes = yield [TrialSpec(f"s1-{k:03d}", "broad", None, seed, broad.until) for k in range(broad.trials)]
     if ranked(outcomes) and refine.trials:
@@ -246,25 +246,25 @@ def three_stage(settings: ThreeStageSettings, seed: int) -> Rounds:
         )
     candidates = [outcome.spec for outcome in ranked(outcomes)]
     for attempt in range(confirm.attempts):
-        alive = candidates[attempt * confirm.candidates : (attempt + 1) * confirm.candidates]
+        remaining = candidates[attempt * confirm.candidates : (attempt + 1) * confirm.candidates]
         for number in range(1, confirm.seeds + 1):
-            if not alive:
+            if not remaining:
                 break
-            # All seeds count: who misses one need not show the others.
-            done = yield [
+            # All seeds must hold: a candidate that fails one does not run the others.
+            confirmed = yield [
                 TrialSpec(f"s3-{c.id}-seed{number}", "confirm", c.params, seed + number, confirm.until, origin=c.id)
-                for c in alive
+                for c in remaining
             ]
-            alive = [candidate for candidate, outcome in zip(alive, done, strict=True) if outcome.held]
-        if alive:
+            remaining = [candidate for candidate, outcome in zip(remaining, confirmed, strict=True) if outcome.held]
+        if remaining:
             return
 
 
 def population(space: Space, settings: PbtSettings, seed: int) -> Rounds:
-    """Plan generations of a population until one of its members has held its gates (Jaderberg et al. 2017).
+    """Plan generations of a population until a member holds its gates (Jaderberg et al. 2017).
 
-    Every member's generation is a trial of its own with a run folder of its own, which starts from a checkpoint: its
-    own, or that of the member it copies. https://arxiv.org/abs/1711.09846
+    Each generation of a member is a separate trial with a run folder, which starts from the last checkpoint of this
+    member or of the member that it copies. https://arxiv.org/abs/1711.09846
     """
     members = [
         TrialSpec(f"g00-m{m:02d}", "generation 0", None, seed + m, settings.interval)
@@ -277,16 +277,16 @@ def population(space: Space, settings: PbtSettings, seed: int) -> Rounds:
             return
         members = []
         rng = np.random.default_rng([seed, generation])
-        for m, (source, params) in enumerate(_exploited(space, settings, outcomes, rng)):
+        for m, (source, params) in enumerate(_select(space, settings, outcomes, rng)):
             name, until = f"g{generation:02d}-m{m:02d}", source.until + settings.interval
             stage = f"generation {generation}"
             members.append(TrialSpec(name, stage, params, source.seed, until, origin=source.id, warm_start=True))
 
 
-def _exploited(
+def _select(
     space: Space, settings: PbtSettings, outcomes: list[Outcome], rng: np.random.Generator
 ) -> list[tuple[TrialSpec, Params]]:
-    """Select by truncation: for each place, the policy to continue and its values."""
+    """Select by truncation: for each member, the trial to continue and its new values."""
     order = ranked(outcomes)
     count = min(max(math.ceil(settings.quantile * len(outcomes)), 1), len(order))
     best = order[:count]
@@ -298,14 +298,14 @@ def _exploited(
     for spec in (outcome.spec for outcome in outcomes):
         if spec.id in replaced:
             source = best[int(rng.integers(len(best)))].spec
-            chosen.append((source, perturbed(space, source.params or {}, settings, rng)))
+            chosen.append((source, perturb(space, source.params or {}, settings, rng)))
         else:
             chosen.append((spec, spec.params or {}))
     return chosen
 
 
-def perturbed(space: Space, params: Params, settings: PbtSettings, rng: np.random.Generator) -> Params:
-    """Move numbers by up to ``width`` of their range in either direction, at least half of it; draw some anew."""
+def perturb(space: Space, params: Params, settings: PbtSettings, rng: np.random.Generator) -> Params:
+    """Move numbers by half to all of ``width``, a share of their range, in either direction; redraw some values."""
     moved = {}
     for variable in space.variables:
         old, fresh, toss, direction = params[variable.key], float(rng.random()), rng.random(), rng.random()
@@ -315,7 +315,7 @@ def perturbed(space: Space, params: Params, settings: PbtSettings, rng: np.rando
             moved[variable.key] = old
         else:
             step = settings.width * (0.5 + 0.5 * fresh) * (1 if direction < 0.5 else -1)
-            # At an edge a clipped value would stay there; a reflected one is always a change.
+            # Reflect at the edges: a clipped value would stay there.
             inside = abs(variable.share(old) + step)
             moved[variable.key] = variable.at(2 - inside if inside > 1 else inside)
     return moved

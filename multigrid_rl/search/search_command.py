@@ -1,4 +1,4 @@
-"""The ``search`` verb: parse, load, search."""
+"""The ``search`` verb: checks options, opens the search folder, and runs the search."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from multigrid_rl.cli.app import fail, refused
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 
 
 def search(
@@ -30,11 +30,11 @@ def search(
     if resume is not None and (overrides or folder is not None):
         raise refused("--resume", "no overrides and no --folder beside it, for it goes on as it began", "some")
     if find_spec("optuna") is None:
-        raise refused("search", f"the extra search ({installing('search')})", "no optuna")
+        raise refused("search", f"the extra search ({install_command('search')})", "no optuna")
     from multigrid_rl.search.search_folder import SearchFolder
 
-    place = SearchFolder.asked(overrides or [], folder) if resume is None else SearchFolder.reopen(resume)
-    # Imported here: Ray takes two seconds, which a mistake above need not cost.
+    place = SearchFolder.from_overrides(overrides or [], folder) if resume is None else SearchFolder.reopen(resume)
+    # Imported after the checks above, since Ray takes two seconds.
     from multigrid_rl.search.tuning import run_search
 
     result, interrupted = run_search(place, address)

@@ -1,7 +1,7 @@
-"""A search's request and folder, with every trial's run folder and its one record, an Optuna study.
+"""A search's request and folder, with the run folders of all trials and their record, an Optuna study.
 
-Tune's own ``OptunaSearch`` knows a trial by a random name of Tune's, so that no trial can go on in a later session, and
-it can neither confirm a configuration on other seeds nor start from a checkpoint: hence ``ask`` and ``tell`` here.
+This module uses Optuna's ``ask`` and ``tell``. Tune's ``OptunaSearch`` identifies a trial by a random name of Tune, so
+a later session cannot resume it, and it can neither confirm a configuration on other seeds nor start from a checkpoint.
 """
 
 import json
@@ -29,8 +29,8 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import parse, put
 from multigrid_rl.config.recipes import names_in, read_config_file
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.files import write_whole
-from multigrid_rl.runs.folder import locked
+from multigrid_rl.files import write_atomic
+from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.search.plans import (
@@ -43,11 +43,11 @@ from multigrid_rl.search.plans import (
     Status,
     TrialSpec,
 )
-from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
+from multigrid_rl.search.space import RESERVED_KEYS, Space, load_space, read_yaml
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
 _REQUEST, STUDY = "search.yaml", "study.log"
-#: Trials end with a checkpoint when they see this file in the search's folder.
+#: Name of a file in the search's folder; trials end with a checkpoint when it exists.
 STOP = "stop"
 _SPEC, _OUTCOME = "spec", "outcome"
 _STATES: dict[Status, TrialState] = {
@@ -55,7 +55,7 @@ _STATES: dict[Status, TrialState] = {
 }  # fmt: skip
 
 
-#: What may change while a policy learns: nothing that weights, games or batches have the shape of.
+#: Keys that may change during training: they do not affect the shapes of weights, games and batches.
 MAY_CHANGE = (
     *("train.lr", "train.lr_final", "train.entropy_coef", "train.entropy_final", "train.clip", "train.vf_coef"),
     *("train.gamma", "train.lam", "train.grad_clip", "train.epochs", "train.minibatch_size"),
@@ -63,7 +63,7 @@ MAY_CHANGE = (
 
 
 def load_settings(name: str, changes: dict[str, Any]) -> SearchPart:
-    """Read a ready-made search and change values of it.
+    """Read a predefined search and change some of its values.
 
     Args:
         name: file of ``configs/search/``.
@@ -92,23 +92,23 @@ def parse_settings(kind: str, values: dict[str, Any]) -> SearchPart:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a search was asked for."""
+    """Settings and space of a search."""
 
-    name: str  # of the ready-made search
-    seed: int  # of all its draws
+    name: str  # name of the predefined search
+    seed: int  # seed of all random choices
     settings: SearchPart
-    space: Space  # what varies, around which overrides
+    space: Space  # variables and fixed overrides
 
     @classmethod
     def parse(cls, overrides: list[str]) -> "SearchRequest":
-        """Read the overrides of a command, and check everything that would make every trial fail.
+        """Read the overrides of a command, and check for mistakes that would make every trial fail.
 
-        Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
+        Raises ``ConfigError`` or ``PlayerError``: a mistake in the overrides, before anything starts.
         """
         name, changes, seed, base = sort_overrides(overrides)
         settings = load_settings(name, changes)
         space = load_space(settings.space, base)
-        # One configuration out of the middle stands for all.
+        # Check one configuration from the middle of the space.
         config = compose(space.overrides({variable.key: variable.at(0.5) for variable in space.variables}))
         if not config.scenario.kind.board and any(v.key.startswith("train.bonus.") for v in space.variables):
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
@@ -135,40 +135,40 @@ class SearchRequest:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> "SearchRequest":
-        """Read it back. Raises ``ConfigError``: it holds what this version does not allow."""
+        """Read a request from plain data. Raises ``ConfigError``: this version does not allow a value."""
         space = Space.build(data["space"], data["variables"], data["base"])
         settings = parse_settings(data["settings"].get("kind"), data["settings"])
         return cls(data["search"], data["seed"], settings, space)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as plain data, for ``search.yaml``."""
+        """Return the request as plain data, for ``search.yaml``."""
         space, settings = self.space, self.settings.model_dump(mode="json")
         data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
         return {**data, "base": list(space.base), "seed": self.seed}
 
 
 def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
-    """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
+    """Split overrides into the search's name, changes of its values, its seed, and overrides of all trials.
 
-    Raises ``ConfigError``: no override at all, or one of what a search sets itself.
+    Raises ``ConfigError``: a word without ``=``, or a key that the search sets.
     """
-    own, base, changes = {"search": "three-stage", "seed": 0}, [], {}
+    search_values, base, changes = {"search": "three-stage", "seed": 0}, [], {}
     for override in overrides:
         ((key, value),) = parse([override]).items()
-        if key in own:
-            own[key] = value
+        if key in search_values:
+            search_values[key] = value
         elif key.startswith("search."):
             changes[key.removeprefix("search.")] = value
-        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
+        elif key in RESERVED_KEYS or key == "address" or key.partition(".")[0] == "cluster":
             instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
             raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
         else:
             base.append(override)
-    name, seed = str(own["search"]), own["seed"]
+    name, seed = str(search_values["search"]), search_values["seed"]
     if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
         raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
     if not any(override.startswith("experiment=") for override in base):
-        # A recipe is what a search is to find, not where it starts from.
+        # The search should find the values that a recipe would set.
         base.append("experiment=none")
     return name, changes, seed, base
 
@@ -181,8 +181,8 @@ class SearchFolder:
         self.provenance = provenance  # command, commit, versions, machine
 
     @classmethod
-    def asked(cls, overrides: list[str], path: Path | None) -> "SearchFolder":
-        """Make the folder of what a command asks for. Raises ``ConfigError``, ``PlayerError``."""
+    def from_overrides(cls, overrides: list[str], path: Path | None) -> "SearchFolder":
+        """Make the folder for the overrides of a command. Raises ``ConfigError``, ``PlayerError``."""
         request = SearchRequest.parse(overrides)
         scenario, now = request.space.config.scenario.name, datetime.now()
         return cls.create(path or Path("runs", "search", f"{scenario}-{request.name}-{now:%Y%m%d-%H%M%S}"), request)
@@ -203,7 +203,7 @@ class SearchFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> "SearchFolder":
-        """Open the folder of a search that is to go on. Raises ``ConfigError``: no search folder, or a damaged one."""
+        """Open the folder of a search to resume. Raises ``ConfigError``: no search folder, or a damaged one."""
         if not (path / _REQUEST).is_file():
             raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
         if (path / "outcomes.jsonl").exists():
@@ -219,7 +219,7 @@ class SearchFolder:
 
     @cached_property
     def study(self) -> optuna.Study:
-        """What was begun and what came of it. Raises ``ConfigError``: it is damaged."""
+        """The record of all trials and their outcomes. Raises ``ConfigError``: it is damaged."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         path, settings = self.path / STUDY, self.request.settings
         pruner: optuna.pruners.BasePruner = NopPruner()
@@ -235,15 +235,15 @@ class SearchFolder:
         return study
 
     def _rows(self) -> dict[str, FrozenTrial]:
-        # A kill between Optuna's proposal and its name leaves a row without one: it is drawn again.
+        # A kill between Optuna's proposal and the next line leaves a row without a spec, which is ignored.
         rows = self.study.get_trials(deepcopy=False)
         return {row.user_attrs[_SPEC]["id"]: row for row in rows if _SPEC in row.user_attrs}
 
     def begin(self, spec: TrialSpec) -> TrialSpec:
-        """Write a trial down for good before it starts, once; returns it with its values.
+        """Record a trial once, before it starts; returns it with its values.
 
         Raises:
-            ConfigError: it is recorded already, as another one.
+            ConfigError: the record has another trial with this id.
             OSError: the record cannot be written.
         """
         facts = {key: value for key, value in asdict(spec).items() if key != "params"}
@@ -264,28 +264,28 @@ class SearchFolder:
         return replace(spec, params=row.params)
 
     def _sampler(self, spec: TrialSpec) -> optuna.samplers.BaseSampler:
-        # A stream for each trial: what is drawn hangs on the seed, its name and what has ended, not on the session.
+        # One stream per trial: draws depend on the seed, the trial's id and earlier outcomes, not on the session.
         seed = int(np.random.default_rng([self.request.seed, *spec.id.encode()]).integers(2**31))
         if not spec.guided:
             return optuna.samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
-            # "multivariate" is marked experimental; without it TPE treats variables that work together one by one.
+            # "multivariate" is experimental; without it TPE ignores interactions of variables.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True)
 
     def _trial(self, name: str) -> optuna.Trial:
-        # The only way to a trial that another process asked for.
+        # Optuna has no public way to a trial that another process created.
         return optuna.Trial(self.study, self._rows()[name]._trial_id)
 
-    def lags(self, name: str, env_steps: int, number: float) -> bool:
-        """Report how a trial goes; returns whether it is to stop."""
+    def report_progress(self, name: str, env_steps: int, number: float) -> bool:
+        """Report the score of a running trial; returns whether the pruner stops it."""
         trial = self._trial(name)
         if env_steps not in self._rows()[name].intermediate_values:
             trial.report(number, env_steps)
         return trial.should_prune()
 
     def end(self, outcome: Outcome) -> None:
-        """Write an outcome down for good, before anything is made of it. Raises ``OSError``."""
+        """Record an outcome, before it is used. Raises ``OSError``."""
         trial, score = self._trial(outcome.spec.id), outcome.score
         facts: dict[str, Any] = {key: getattr(outcome, key) for key in ("env_steps", "seconds", "reason")}
         if score is not None:
@@ -295,7 +295,7 @@ class SearchFolder:
         self.study.tell(trial, value, _STATES[outcome.status])
 
     def outcomes(self) -> list[Outcome]:
-        """Return what came of all trials that have ended, in the order in which they began."""
+        """Return the outcomes of all trials that ended, in the order of their starts."""
         statuses = {state: status for status, state in _STATES.items()}
         result = []
         for row in self._rows().values():
@@ -308,18 +308,18 @@ class SearchFolder:
         return result
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
-        with locked(self.path / "lock"):
+    def lock(self) -> Iterator[None]:
+        """Lock the folder against other searches within the block. Raises ``ConfigError``: another one runs there."""
+        with lock_file(self.path / "lock"):
             file = self.path / STUDY
-            # A kill may have left a line incomplete, and a lock.
+            # A killed search may leave an incomplete line, and a lock.
             if file.exists() and not (text := file.read_bytes()).endswith(b"\n"):
                 os.truncate(file, text.rfind(b"\n") + 1)
-            for left in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
-                left.unlink(missing_ok=True)
-            self.__dict__.pop("study", None)  # read anew
+            for leftover in (file.with_name(f"{STUDY}.lock"), self.path / STOP):
+                leftover.unlink(missing_ok=True)
+            self.__dict__.pop("study", None)  # the next access reads the file again
             yield
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a file completely, or not at all."""
-        write_whole(self.path / name, text.encode())
+        """Write a file atomically."""
+        write_atomic(self.path / name, text.encode())

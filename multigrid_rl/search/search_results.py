@@ -1,4 +1,4 @@
-"""What a search found, in files: trials.csv, winner.yaml and the page report.md."""
+"""Results of a search as files: trials.csv, winner.yaml and the page report.md."""
 
 import math
 import shlex
@@ -21,12 +21,12 @@ FILES = (REPORT, TRIALS, WINNER)
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search knows when it ends or is interrupted."""
+    """The result of a search when it ends or is interrupted."""
 
-    outcomes: list[Outcome]  # of all trials that have ended
+    outcomes: list[Outcome]  # of all trials that ended
     winner: Winner | None  # the best configuration so far; None if every trial failed
-    complete: bool  # whether the plan was carried out to its end
-    seconds: float  # that searching took, all sessions together
+    complete: bool  # whether the plan is finished
+    seconds: float  # wall time of all sessions together
 
     @property
     def failed(self) -> list[Outcome]:
@@ -35,7 +35,7 @@ class SearchResult:
 
 
 def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> SearchResult:
-    """Judge the recorded outcomes of a search."""
+    """Return the result of a search from its recorded outcomes."""
     outcomes, settings = folder.outcomes(), folder.request.settings
     seeds = settings.confirm.seeds if isinstance(settings, ThreeStageSettings) else 0
     return SearchResult(outcomes, winner_of(outcomes, seeds), complete, seconds)
@@ -50,7 +50,7 @@ def write_result(folder: SearchFolder, result: SearchResult) -> None:
 
 
 def row_of(folder: SearchFolder, outcome: Outcome) -> dict[str, str]:
-    """Return what tables say of a trial; empty what it has not."""
+    """Return a trial's row of the tables; missing values are empty."""
     spec, score, space = outcome.spec, outcome.score or Score(None, math.nan), folder.request.space
     values = space.values(spec.params or {})
     facts = {
@@ -69,7 +69,7 @@ def winning_command(folder: SearchFolder, winner: Winner) -> str:
 
 
 def as_recipe(folder: SearchFolder, winner: Winner) -> str:
-    """Write the winning configuration in the form of a file of ``configs/recipe/``."""
+    """Return the winning configuration as text for a file of ``configs/recipe/``."""
     head = [
         "# @package _global_",
         f"# {verdict_of(folder, winner)}",
@@ -81,9 +81,9 @@ def as_recipe(folder: SearchFolder, winner: Winner) -> str:
 
 
 def recipe_of(overrides: list[str]) -> dict[str, Any]:
-    """Turn overrides into a recipe: groups in its defaults list, keys in its tree, with a recipe that they build on.
+    """Convert overrides into a recipe: groups in its defaults list, keys in its tree; their recipe is expanded.
 
-    Raises ``ConfigError``: the recipe that they name cannot be read.
+    Raises ``ConfigError``: the recipe of the overrides cannot be read.
     """
     settings, _ = expand_overrides(overrides)
     tree: dict[str, Any] = {}
@@ -94,20 +94,20 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
 
 
 def verdict_of(folder: SearchFolder, winner: Winner) -> str:
-    """Describe in one sentence what is known of the winner."""
+    """Describe the winner's result in one sentence."""
     steps, runs = winner.score.env_steps_to_held, len(winner.trials)
     if steps is None:
         return f"Did not hold all gates in {runs} run(s); smallest margin {winner.score.margin:.3g} of a bound."
-    how, settings = "in one run, not confirmed over seeds", folder.request.settings
+    condition, settings = "in one run, not confirmed over seeds", folder.request.settings
     if winner.trials[0].startswith("s3-") and isinstance(settings, ThreeStageSettings):
-        how = f"on {runs} of {settings.confirm.seeds} seeds that no earlier stage had seen"
+        condition = f"on {runs} of {settings.confirm.seeds} seeds that no earlier stage had seen"
     elif winner.trials[0].startswith("g"):
-        how = "as the last of several configurations that its policy learned with; alone it is not known to"
-    return f"Held all gates {how}; {steps:,} environment steps at most."
+        condition = "as the last of several configurations that its policy learned with; alone it is not known to"
+    return f"Held all gates {condition}; {steps:,} environment steps at most."
 
 
 def as_markdown(folder: SearchFolder, result: SearchResult) -> str:
-    """Write the page: what was asked, who won, and every trial, held or not."""
+    """Return the page: the request, the winner, and every trial."""
     request, origin, rows = folder.request, folder.provenance, {o.spec.id: row_of(folder, o) for o in result.outcomes}
     heads = [key for key in dict.fromkeys(chain(*rows.values())) if key not in ("held", "reason")]
     winner = "## No winner\n\nEvery trial failed."
@@ -152,7 +152,7 @@ def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
     return f"{spec.id:<14} {verdict} | {outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped} | {drawn}"
 
 
-def closing(folder: SearchFolder, result: SearchResult) -> list[str]:
+def closing_lines(folder: SearchFolder, result: SearchResult) -> list[str]:
     """Return the closing lines: the winner, and the files."""
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:

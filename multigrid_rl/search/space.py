@@ -1,4 +1,4 @@
-"""Named spaces: which overrides of ``train`` a search varies, how Optuna draws each, and what fits together."""
+"""Named search spaces: the overrides of ``train`` to vary, their distributions, and rules between them."""
 
 import math
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, expected, unknown
 
-#: Optuna's parameters of a configuration, by key of the variable.
+#: Optuna's parameters of a configuration, by key of their variable.
 Params = dict[str, float | int | str]
-#: How a variable can be drawn, by the names of Ray Tune; as in Optuna, both bounds are included.
+#: Distributions of a variable, with Ray Tune's names; as in Optuna, both bounds are included.
 DRAWS: Final = ("uniform", "loguniform", "randint", "lograndint", "choice")
-#: From what is drawn to the value, and for which draws (rl-zoo3 has such variables, too): a discount is even in the
-#: logarithm of its horizon 1 / (1 - gamma), a batch in its exponent.
+#: Transforms from parameters to values, with their distributions (rl-zoo3 has such variables, too): a discount is drawn
+#: evenly in the logarithm of its horizon 1 / (1 - gamma), a batch size in its exponent.
 TRANSFORMS: Final = {"one_minus": ("uniform", "loguniform"), "power_of_two": ("randint",)}
-#: A search sets these itself: a trial has one core, samples in its own process, and its length is the plan's.
-OWN_KEYS: Final = ("seed", "run_dir", "train.until", "train.stop_when_held", "cluster.num_env_runners")
-#: What a search cannot vary: results of different tasks have no order.
-_NEVER = (*OWN_KEYS, "scenario", "experiment", "scheme", "checkpoints")
+#: Keys that the search sets: a trial has one core, samples in its process, and has the length of the plan.
+RESERVED_KEYS: Final = ("seed", "run_dir", "train.until", "train.stop_when_held", "cluster.num_env_runners")
+#: Keys that a search cannot vary: results of different tasks are not comparable.
+_NEVER = (*RESERVED_KEYS, "scenario", "experiment", "scheme", "checkpoints")
 _MINIBATCH = "train.minibatch_size"
 
 Value = float | int | str | bool | list[Any] | dict[str, Any] | None
@@ -35,34 +35,34 @@ Value = float | int | str | bool | list[Any] | dict[str, Any] | None
 class Variable:
     """One variable of a space."""
 
-    key: str  # override of train that it sets, for example train.lr
-    distribution: BaseDistribution  # Optuna's, of what is drawn, before the transform; of a choice, its words
+    key: str  # key of the override, for example train.lr
+    distribution: BaseDistribution  # Optuna's, of parameters before the transform; a choice draws text
     choices: tuple[Value, ...] = ()  # empty for a number
-    transform: str | None = None  # of TRANSFORMS
-    also: tuple[str, ...] = ()  # further keys that get the same value
+    transform: str | None = None  # a key of TRANSFORMS
+    also: tuple[str, ...] = ()  # further keys with the same value
 
     @property
     def name(self) -> str:
-        """The last word of its key: what tables call it."""
+        """The last word of its key, its name in tables."""
         return self.key.rpartition(".")[2]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys that it sets."""
+        """All keys of the variable."""
         return (self.key, *self.also)
 
     def value(self, drawn: Any) -> Value:
-        """Return the value that ``train`` gets for what Optuna drew."""
+        """Return the value for ``train`` from Optuna's parameter."""
         if isinstance(self.distribution, CategoricalDistribution):
             return self.choices[self.distribution.choices.index(drawn)]
         if isinstance(self.distribution, IntDistribution):
             return int(2**drawn if self.transform == "power_of_two" else drawn)
         value = 1 - drawn if self.transform == "one_minus" else drawn
-        # What is printed, written and trained is the same; a discount of 0.996999 needs its digits after the nines.
+        # Printed, written and trained values are equal; a discount of 0.996999 needs its digits after the nines.
         return float(f"{value:.{8 if 0.9 <= abs(value) < 1 else 6}g}")
 
     def at(self, share: float) -> float | int | str:
-        """Return what is drawn at a share of the range, from 0 to 1, on the scale that it is drawn on."""
+        """Return the parameter at a share of the range, from 0 to 1, on the scale of its distribution."""
         kind: Any = self.distribution
         if self.choices:
             return str(kind.choices[min(int(share * len(self.choices)), len(self.choices) - 1)])
@@ -72,7 +72,7 @@ class Variable:
         return round(drawn) if isinstance(kind, IntDistribution) else float(drawn)
 
     def share(self, drawn: Any) -> float:
-        """Return at which share of its range a drawn number is."""
+        """Return a parameter's position in its range, from 0 to 1."""
         kind: Any = self.distribution
         place, low, high = self._scaled(drawn, kind.low, kind.high)
         return (place - low) / (high - low)
@@ -114,7 +114,7 @@ def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[f
         least, most, wanted = 0, 30, f"{wanted} from 0 to 30"
     elif draw in ("loguniform", "lograndint"):
         least, wanted = math.nextafter(0, 1), f"{wanted} above 0"
-    try:  # yaml reads 1e-4 without a point as a word
+    try:  # yaml reads 1e-4 without a point as text
         low, high = (float(bound) for bound in content if not isinstance(bound, bool))
     except (TypeError, ValueError):
         low = high = math.nan
@@ -128,16 +128,16 @@ class Space:
     """A space of configurations around fixed overrides; made by :meth:`build`."""
 
     name: str
-    content: dict[str, Any]  # as the yaml has it
-    variables: tuple[Variable, ...]  # what varies
-    base: tuple[str, ...]  # overrides that all its configurations share
-    config: RunConfig  # what they alone compose to
+    content: dict[str, Any]  # content of the yaml file
+    variables: tuple[Variable, ...]
+    base: tuple[str, ...]  # overrides of all its configurations
+    config: RunConfig  # the configuration of ``base`` alone
 
     @classmethod
     def build(cls, name: str, content: dict[str, Any], base: list[str]) -> "Space":
-        """Make a space around the overrides ``base``; what they set does not vary, as they win for ``train``, too.
+        """Make a space around the overrides ``base``; variables whose keys they set are dropped.
 
-        Raises ``ConfigError``: a mistake in it, or a configuration that ``train`` would refuse.
+        Raises ``ConfigError``: a mistake in the space, or a configuration that ``train`` would refuse.
         """
         set_keys = {override.partition("=")[0] for override in base}
         parsed = [Variable.parse(key, row) for key, row in content.items()]
@@ -161,19 +161,19 @@ class Space:
         return {variable.key: variable.distribution for variable in self.variables}
 
     def values(self, params: Params) -> dict[str, Value]:
-        """Return what every key is for what was drawn, after the rules that tie keys together."""
+        """Return the value of every key for Optuna's parameters, after the rules between keys."""
         chosen = {key: v.value(params[v.key]) for v in self.variables for key in v.keys}
         if any(override.startswith("model.hidden=") for override in self.base):
-            # A network with memory has one hidden layer: of those that the user asked for, it gets the last.
+            # A network with memory has one hidden layer: it gets the last one of the user's.
             chosen.setdefault("model.hidden", list(self.config.model.hidden))
-        return fitted(chosen, self.config)
+        return fit_values(chosen, self.config)
 
     def overrides(self, params: Params) -> list[str]:
-        """Return the overrides of ``train`` for what was drawn."""
+        """Return the overrides of ``train`` for Optuna's parameters."""
         return [*self.base, *(f"{key}={written(value)}" for key, value in self.values(params).items())]
 
     def check(self) -> None:
-        """Compose configurations that hold every choice and both ends of every number. Raises ``ConfigError``."""
+        """Compose configurations with every choice and both bounds of every number. Raises ``ConfigError``."""
         for turn in range(max(2, *(len(variable.choices) for variable in self.variables))):
             params = {
                 v.key: v.at((turn % len(v.choices) + 0.5) / len(v.choices) if v.choices else turn % 2)
@@ -185,8 +185,8 @@ class Space:
                 raise ConfigError(f"space={self.name}: {error}") from error
 
 
-def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
-    """Fit ``chosen`` values together, so that no trial fails by a rule that binds several keys.
+def fit_values(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
+    """Adjust ``chosen`` values, so that no trial fails by a rule between keys.
 
     Minibatches are no larger than a batch, and whole sequences of ``num_steps`` for a network with memory, which also
     has one hidden layer; only an ``mlp`` has another activation than tanh.
@@ -194,8 +194,8 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     result = dict(chosen)
     envs, steps = (int(str(chosen.get(f"train.{k}", getattr(config.train, k)))) for k in ("num_envs", "num_steps"))
     network = chosen.get("model", chosen.get("model.name", config.model.name))
-    asked = chosen.get(_MINIBATCH, config.train.minibatch_size)
-    wanted = envs * steps if asked is None else int(str(asked))
+    requested = chosen.get(_MINIBATCH, config.train.minibatch_size)
+    wanted = envs * steps if requested is None else int(str(requested))
     minibatch = min(wanted, envs * steps)
     entry = network_entry(network)
     if entry is not None and entry.memory:
@@ -211,7 +211,7 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
 
 
 def load_space(name: str, base: list[str]) -> Space:
-    """Build a named space, or that of a yaml file, around the overrides ``base``. Raises ``ConfigError``."""
+    """Build a space by its name or yaml file around the overrides ``base``. Raises ``ConfigError``."""
     folder = data_root() / "configs" / "search" / "spaces"
     path = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
     if not path.is_file():
@@ -221,7 +221,7 @@ def load_space(name: str, base: list[str]) -> Space:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a mapping. Raises ``ConfigError``: it cannot be read, or is none."""
+    """Read a yaml mapping. Raises ``ConfigError``: it cannot be read, or is no mapping."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

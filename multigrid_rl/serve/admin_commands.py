@@ -1,4 +1,4 @@
-"""What ``multigrid-rl serve ACTION`` does: verify, look after, keep, bring back and end a course."""
+"""The actions of ``multigrid-rl serve ACTION``: verify, back up, restore, export and end a course."""
 
 import json
 import random
@@ -22,20 +22,20 @@ from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions
 from multigrid_rl.competition.entries import find_entries
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.standings import results
-from multigrid_rl.files import csv_text, unfinished
+from multigrid_rl.files import atomic_path, csv_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPairing, is_version, make_tables
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.queue import Queue, called
-from multigrid_rl.serve.rating import ladder_of
-from multigrid_rl.serve.supervisor import ServedFolder, links_of, prepared
+from multigrid_rl.serve.queue import Queue, player_name
+from multigrid_rl.serve.rating import compute_ratings
+from multigrid_rl.serve.supervisor import ServedFolder, links_of, open_prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 
-#: Pairings that ``serve verify`` replays.
-AGAIN = 10
-#: Seconds of a program in all pairings of a final together: the limits of each pairing hold.
+#: Pairings that ``serve verify`` replays by default.
+REPLAYED = 10
+#: Seconds of a program in all pairings of a final together: in fact only the limits of each pairing apply.
 _FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
 
@@ -46,116 +46,118 @@ class AdminContext(NamedTuple):
     place: ServedFolder
     queue: Queue
     output: Path | None
-    more: list[str]
-    every: bool
+    arguments: list[str]
+    replay_all: bool
     url: str
 
 
 # --- verifying
 
 
-def verify(asked: AdminContext) -> dict[str, Any]:
+def verify(context: AdminContext) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
-    place, queue = asked.place, asked.queue
-    judge = Judge(place.course, place.beside, place.home, queue.secrets())
-    shot = queue.snapshot(rated=judge.config.rated)
-    found = ladder_of(shot.games, shot.anchors, rated=judge.config.rated)
+    place, queue = context.place, context.queue
+    judge = Judge(place.course, place.course_folder, place.home, queue.secrets())
+    snapshot = queue.snapshot(by_wins=judge.config.rated)
+    ratings = compute_ratings(snapshot.games, snapshot.anchors, by_wins=judge.config.rated)
     with queue.reading() as session:
-        kept = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
+        stored = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}
         games = list(session.scalars(select(StoredPairing)))
-    now = {number: tuple(found.get(number, ())) for number in kept}
-    wrong = [f"rating of {called(rows[n])}: {kept[n]} kept, {now[n]} computed" for n in kept if now[n] != kept[n]]
-    damaged, gone = _damaged(queue, list(rows.values()))
+    computed = {number: tuple(ratings.get(number, ())) for number in stored}
+    wrong = [n for n in stored if computed[n] != stored[n]]
+    differences = [f"rating of {player_name(rows[n])}: {stored[n]} kept, {computed[n]} computed" for n in wrong]
+    changed_files, forgotten = _changed_files(queue, list(rows.values()))
     programs = {row.id for row in rows.values() if row.kind == "external"}
-    able = [game for game in games if not {game.red_id, game.blue_id} & gone]
-    pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in able}
-    able = [g for g in able if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
-    chosen = able if asked.every else random.SystemRandom().sample(able, min(AGAIN, len(able)))
+    eligible = [game for game in games if not {game.red_id, game.blue_id} & forgotten]
+    pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in eligible}
+    eligible = [g for g in eligible if pairings[g.id].reason is None or not programs & {g.red_id, g.blue_id}]
+    chosen = eligible if context.replay_all else random.SystemRandom().sample(eligible, min(REPLAYED, len(eligible)))
     for game in chosen:
-        if problem := judge.again(pairings[game.id]):
-            drawn = "; a program may draw in its own way" if programs & {game.red_id, game.blue_id} else ""
-            wrong.append(f"pairing {game.id}: {problem}{drawn}")
-    for line in [*damaged, *wrong]:
+        if problem := judge.replay(pairings[game.id]):
+            note = "; a program may draw in its own way" if programs & {game.red_id, game.blue_id} else ""
+            differences.append(f"pairing {game.id}: {problem}{note}")
+    for line in [*changed_files, *differences]:
         typer.echo(line)
-    counts = {"ratings": len(kept), "pairings": len(games), "replayed": len(chosen)}
-    return {**counts, "not_repeatable": len(games) - len(able), "different": len(wrong) + len(damaged)}
+    counts = {"ratings": len(stored), "pairings": len(games), "replayed": len(chosen)}
+    counts["not_repeatable"] = len(games) - len(eligible)
+    return {**counts, "different": len(differences) + len(changed_files)}
 
 
-def _damaged(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
-    """Return a line for each entry whose files are not what was handed in, and the ids of forgotten ones."""
-    lines, gone = [], set()
+def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
+    """Return a line for each entry whose files differ from the hand-in, and the ids of forgotten ones."""
+    lines, forgotten = [], set()
     for row in rows:
         if row.person_id is None or not row.sha256:
             continue
         folder = queue.entry_folder(row.id)
         if row.name == "forgotten" and not folder.exists():
-            gone.add(row.id)
+            forgotten.add(row.id)
             continue
-        same = folder.is_dir()
-        if same and row.kind == "external":
+        unchanged = folder.is_dir()
+        if unchanged and row.kind == "external":
             try:
-                same = folder_sha256(folder) == row.sha256
+                unchanged = folder_sha256(folder) == row.sha256
             except PlayerError:
-                same = False
-        lines += [] if same else [f"{called(row)}: its files have changed"]
-    return lines, gone
+                unchanged = False
+        lines += [] if unchanged else [f"{player_name(row)}: its files have changed"]
+    return lines, forgotten
 
 
-def purge(asked: AdminContext) -> dict[str, Any]:
-    """Forget the person with an id at once; or who asked for it a week ago, and everybody after ``keep_days``."""
-    queue, course = asked.queue, asked.place.course
-    if asked.more:
-        if (person := queue.person_by_code(asked.more[0])) is None:
-            raise ConfigError(expected("purge", "an id of the roster", asked.more[0]))
+def purge(context: AdminContext) -> dict[str, Any]:
+    """Forget one person by id at once; or those whose request is a week old, and all students after ``keep_days``."""
+    queue, course = context.queue, context.place.course
+    if context.arguments:
+        if (person := queue.person_by_code(context.arguments[0])) is None:
+            raise ConfigError(expected("purge", "an id of the roster", context.arguments[0]))
         queue.forget(person.id)
         return {"forgotten": 1, "replays": 0}
     forgotten, replays = queue.purge(), 0
     if course.over(queue.now()):
-        everybody = [one.id for one in queue.people() if one.role == "student" and not one.forgotten]
+        everybody = [student.id for student in queue.people() if student.role == "student" and not student.forgotten]
         for number in everybody:
             queue.forget(number)
-        forgotten, replays = forgotten + len(everybody), queue.without_replays()
+        forgotten, replays = forgotten + len(everybody), queue.remove_replays()
     return {"forgotten": forgotten, "replays": replays}
 
 
 # --- keeping
 
 
-def backup(asked: AdminContext) -> dict[str, Any]:
-    """Write everything into one file: all tables as they are at one moment, all files, the course."""
-    if asked.output is None or asked.output.exists():
-        raise ConfigError(expected("--output", "a new file, such as course.tar.gz", asked.output))
-    place, queue, rows = asked.place, asked.queue, 0
-    with unfinished(asked.output) as beside, tarfile.open(beside, "w:gz") as archive:
+def backup(context: AdminContext) -> dict[str, Any]:
+    """Write everything into one file: all tables at one moment, all files, the course."""
+    if context.output is None or context.output.exists():
+        raise ConfigError(expected("--output", "a new file, such as course.tar.gz", context.output))
+    place, queue, rows = context.place, context.queue, 0
+    with atomic_path(context.output) as temporary, tarfile.open(temporary, "w:gz") as archive:
         with TemporaryDirectory() as folder:
             with (Path(folder) / _DATABASE).open("w", encoding="utf-8") as lines:
                 for line in _dumped(queue):
                     lines.write(line)
                     rows += 1
             archive.add(lines.name, _DATABASE)
-        # Files are written before the rows that name them, and never change: what the tables name is there.
+        # Files are written before the rows that name them, and never change: all files of the tables are there.
         for name in _FILES:
             if (place.home / name).is_dir():
-                archive.add(place.home / name, f"files/{name}", filter=_finished)
-        archive.add(place.beside, "course", filter=partial(_outside, place))
-    return {"rows": rows, "bytes": asked.output.stat().st_size, "file": str(asked.output)}
+                archive.add(place.home / name, f"files/{name}", filter=_stored_file)
+        archive.add(place.course_folder, "course", filter=partial(_course_file, place))
+    return {"rows": rows, "bytes": context.output.stat().st_size, "file": str(context.output)}
 
 
-def _outside(place: ServedFolder, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    inner = Path(info.name).relative_to("course")  # brought back by hand
-    earlier = len(inner.parts) == 1 and inner.suffix in (".gz", ".tgz")
-    hidden = any(part.startswith(".") for part in inner.parts)
-    plain = (info.isdir() or info.isfile() or info.islnk()) and not earlier and not hidden
-    return info if plain and not (place.beside / inner).resolve().is_relative_to(place.home) else None
+def _course_file(place: ServedFolder, info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    inner = Path(info.name).relative_to("course")  # restored by hand
+    is_backup = len(inner.parts) == 1 and inner.suffix in (".gz", ".tgz")
+    is_hidden = any(part.startswith(".") for part in inner.parts)
+    is_regular = (info.isdir() or info.isfile() or info.islnk()) and not is_backup and not is_hidden
+    return info if is_regular and not (place.course_folder / inner).resolve().is_relative_to(place.home) else None
 
 
-def _finished(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _stored_file(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if Path(info.name).name.startswith(".") and len(Path(info.name).parts) == 3 else info
 
 
 def _dumped(queue: Queue) -> Iterator[str]:
-    """Yield a line of JSON for each row of each table, those that others name first."""
+    """Yield a line of JSON for each row of each table, referenced tables first."""
     with queue.reading() as session:
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -164,20 +166,20 @@ def _dumped(queue: Queue) -> Iterator[str]:
                 yield json.dumps([table.name, dict(row)]) + "\n"
 
 
-def restore(asked: AdminContext) -> dict[str, Any]:
-    """Bring back a backup into an empty folder and database, of either kind."""
-    if not asked.more:
+def restore(context: AdminContext) -> dict[str, Any]:
+    """Restore a backup into an empty folder and database, of either kind."""
+    if not context.arguments:
         raise ConfigError(expected("FILE", "the file of a backup behind the course", "none"))
     if not hasattr(tarfile, "data_filter"):
         raise ConfigError(expected("Python", "3.10.12 or newer, which unpacks archives safely", sys.version.split()[0]))
-    place, queue, rows = asked.place, asked.queue, 0
+    place, queue, rows = context.place, context.queue, 0
     with queue.reading() as session:
         if session.scalar(select(func.count(Person.id))) or any((place.home / name).exists() for name in _FILES):
             raise ConfigError(expected(place.home, "an empty folder and database", "another course there"))
     try:
-        with tarfile.open(asked.more[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
-            ours = [member for member in archive if member.name.partition("/")[0] in (_DATABASE, "files")]
-            archive.extractall(folder, ours, filter="data")
+        with tarfile.open(context.arguments[0]) as archive, TemporaryDirectory(dir=place.home) as folder:
+            members = [member for member in archive if member.name.partition("/")[0] in (_DATABASE, "files")]
+            archive.extractall(folder, members, filter="data")
             with queue.writing() as session:
                 with (Path(folder) / _DATABASE).open(encoding="utf-8") as lines:
                     for name, row in map(json.loads, lines):
@@ -186,16 +188,16 @@ def restore(asked: AdminContext) -> dict[str, Any]:
                             continue
                         table = Base.metadata.tables[name]  # an older version may have had more columns
                         session.execute(insert(table), {key: row[key] for key in row.keys() & table.columns.keys()})
-                _count_on(session)
+                _restart_ids(session)
                 for path in sorted((Path(folder) / "files").glob("*")):  # before there are rows that name them
                     path.rename(place.home / path.name)
     except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
-        raise ConfigError(expected(asked.more[0], "a file of `serve backup`", error)) from error
+        raise ConfigError(expected(context.arguments[0], "a file of `serve backup`", error)) from error
     return {"rows": rows, "home": str(place.home)}
 
 
-def _count_on(session: Any) -> None:
-    """Let Postgres number new rows behind those that were brought back."""
+def _restart_ids(session: Any) -> None:
+    """Let Postgres number new rows after the restored ones."""
     if session.get_bind().dialect.name == "postgresql":
         for table in Base.metadata.sorted_tables:
             if "id" in table.columns:
@@ -206,26 +208,26 @@ def _count_on(session: Any) -> None:
 # --- after the deadline
 
 
-def final(asked: AdminContext) -> dict[str, Any]:
-    """Play a cup of everybody's hand-in that counts, and the anchors, with fresh seeds; resumes as a cup."""
-    place, queue, folder = asked.place, asked.queue, asked.output
+def final(context: AdminContext) -> dict[str, Any]:
+    """Play a cup of all hand-ins on the ladder, and the anchors, with fresh seeds; resumes as a cup."""
+    place, queue, folder = context.place, context.queue, context.output
     if folder is None:
         raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))
-    judge = Judge(place.course, place.beside, place.home, queue.secrets())
+    judge = Judge(place.course, place.course_folder, place.home, queue.secrets())
     with TemporaryDirectory() as entries:
         for row in queue.ladder():
             if row.plays:
                 shutil.copytree(queue.entry_folder(row.hand_in.id), Path(entries) / row.title, symlinks=True)
-        names = [name for name in place.course.anchors if not (place.beside / name).is_dir()]
+        names = [name for name in place.course.anchors if not (place.course_folder / name).is_dir()]
         for name in set(place.course.anchors) - set(names):
-            shutil.copytree(place.beside / name, Path(entries) / name)
-        # Seeds that no ladder game had; those that the cup began with, if it did.
-        before = read_manifest(folder)
-        seed, key = (before.seed, before.agents_key) if before else (secrets.randbits(63), secrets.token_hex(16))
-        # Limits are those of a pairing of the ladder, where programs play fewer games, and against fewer.
-        more, own = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
-        limits = replace(own, step_s=more * own.step_s, total_s=more * own.total_s)
-        limits, cup_s = (before.limits, before.cup_s) if before else (limits, _FINAL_S)
+            shutil.copytree(place.course_folder / name, Path(entries) / name)
+        # Seeds that no ladder game had, or those of a cup to resume.
+        manifest = read_manifest(folder)
+        seed, key = (manifest.seed, manifest.agents_key) if manifest else (secrets.randbits(63), secrets.token_hex(16))
+        # The limits of a ladder pairing, times the games: programs play fewer on the ladder.
+        factor, course_limits = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
+        limits = replace(course_limits, step_s=factor * course_limits.step_s, total_s=factor * course_limits.total_s)
+        limits, cup_s = (manifest.limits, manifest.cup_s) if manifest else (limits, _FINAL_S)
         config = replace(judge.config, seed=seed, agents_key=key, limits=limits, cup_s=cup_s)
         found = find_entries(Path(entries), names, Catalogue(), config)
         with exclusive_lock(folder):
@@ -237,43 +239,43 @@ def final(asked: AdminContext) -> dict[str, Any]:
     return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 
-def export(asked: AdminContext) -> dict[str, Any]:
+def export(context: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
-    from multigrid_rl.serve.instructor_pages import EXPORTS, GRADESCOPE, exported
+    from multigrid_rl.serve.instructor_pages import EXPORTS, GRADESCOPE, export_table
 
-    name = asked.more[0] if asked.more else "ladder.csv"
+    name = context.arguments[0] if context.arguments else "ladder.csv"
     if name not in (*EXPORTS, GRADESCOPE):
         raise ConfigError(expected("export", ", ".join((*EXPORTS, GRADESCOPE)), name))
-    path = asked.output or Path(name)
+    path = context.output or Path(name)
     if path.exists():
         raise ConfigError(expected("--output", "a new file", path))
-    data = exported(asked.queue, name, *asked.more[1:])
+    data = export_table(context.queue, name, *context.arguments[1:])
     path.write_bytes(data)
     return {"file": str(path), "bytes": len(data)}
 
 
-def links(asked: AdminContext) -> str:
-    """Return everybody's personal link, as a CSV."""
-    found = links_of(asked.queue, asked.url)
+def links(context: AdminContext) -> str:
+    """Return all personal links, as a CSV."""
+    found = links_of(context.queue, context.url)
     return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link} for p, link in found])
 
 
 @contextmanager
-def opened(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
+def open_course(place: ServedFolder, *, empty: bool) -> Iterator[Queue]:
     """Yield the store of a course that has begun, or an empty one. Raises ``ConfigError``: it has not begun."""
     if not empty and place.url.startswith("sqlite") and not Path(place.url.partition("///")[2]).exists():
         raise ConfigError(expected(place.home, "a course that was served", "none yet"))
     make_tables(place.url)
-    queue = place.queue() if empty else prepared(place)
+    queue = place.open_queue() if empty else open_prepared(place)
     try:
         yield queue
     finally:
         queue.engine.dispose()
 
 
-DEEDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
+ADMIN_COMMANDS: dict[str, Callable[[AdminContext], dict[str, Any] | str]] = {
     "verify": verify, "backup": backup, "restore": restore, "final": final, "export": export,
-    "links": links, "purge": purge, "freeze": lambda asked: {"frozen": asked.queue.freeze(True)},
-    "thaw": lambda asked: {"frozen": asked.queue.freeze(False)},
-    "regrade": lambda asked: {"to_grade": asked.queue.again("grade")},
+    "links": links, "purge": purge, "freeze": lambda context: {"frozen": context.queue.freeze(True)},
+    "thaw": lambda context: {"frozen": context.queue.freeze(False)},
+    "regrade": lambda context: {"to_grade": context.queue.redo("grade")},
 }  # fmt: skip

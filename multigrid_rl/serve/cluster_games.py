@@ -1,8 +1,8 @@
-"""Games of a class server as tasks of a Ray cluster: what a worker's judge plays is played there, and nothing else.
+"""Games of a class server as tasks of a Ray cluster: checks and pairings of a worker's judge, and nothing else.
 
-Tasks get all that they need with their call, files among it, and know neither the database nor the server's disk. A
-worker waits here for each, and holds its lease: a node that dies is a fault like any other, and the job is tried again.
-Workers are threads of one process: Ray starts processes for each that connects, and these load everything anew.
+A task gets everything with its call, files included, and knows neither the database nor the server's disk. A worker
+waits here for each, and holds its lease: a dead node is a fault like any other, and the job is tried again. Workers
+are threads of one process, since Ray starts processes for each client, and these load everything again.
 """
 
 import pickle
@@ -28,83 +28,82 @@ from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.worker import Worker
 from multigrid_rl.types import RunError
 
-#: What is sent of an entry: its name, and its files, of which an anchor needs none.
-_Sent = tuple[str, tuple[FolderPart, ...]]
-#: Of a judge.
-_About = tuple[Course, Path, Path, dict[str, str]]
+#: An entry as it is sent: its name and its files; an anchor's files are on the node.
+_SentEntry = tuple[str, tuple[FolderPart, ...]]
+#: Arguments of a judge.
+_JudgeArguments = tuple[Course, Path, Path, dict[str, str]]
 Lanes = tuple[str, ...]
 
 
-class FarJudge(Judge):
+class ClusterJudge(Judge):
     """A judge whose checks and pairings are played on a cluster; this process is connected to it."""
 
-    #: Until a process of a node has loaded everything, or a core is free.
+    #: Until a process on a node has loaded everything, or a core is free.
     patience_s = 600.0
 
-    def __init__(self, course: Course, beside: Path, home: Path, secrets: dict[str, str]) -> None:
-        super().__init__(course, beside, home, secrets)
-        folders = {name: each.files for name, each in self.anchors.items() if each.files and not each.known}
-        self._about = pickle.dumps((course.model_dump_json(), secrets, folders))
+    def __init__(self, course: Course, course_folder: Path, home: Path, secrets: dict[str, str]) -> None:
+        super().__init__(course, course_folder, home, secrets)
+        anchor_files = {name: entry.files for name, entry in self.anchors.items() if entry.files and not entry.known}
+        self._pickled = pickle.dumps((course.model_dump_json(), secrets, anchor_files))
 
     def check(self, entry: Entry) -> Verdict:
         """Let an entry play against itself and the rookie. Raises ``RunError``: the cluster failed."""
-        found: Verdict = self._there("check", entry)
+        found: Verdict = self._run_remotely("check", entry)
         return found
 
-    def play(self, one: Entry, two: Entry | None, spent: dict[str, float] | None = None) -> list[Pairing]:
+    def play(self, one: Entry, two: Entry | None, spent_s: dict[str, float] | None = None) -> list[Pairing]:
         """Play all games of two entries; see :meth:`Judge.play`. Raises ``RunError``: the cluster failed."""
-        found: list[Pairing] = self._there("play", one, two, spent)
+        found: list[Pairing] = self._run_remotely("play", one, two, spent_s)
         return found
 
-    def _there(self, what: str, *about: Any) -> Any:
+    def _run_remotely(self, method: str, *arguments: Any) -> Any:
         anchors = self.anchors.values()
-        sent = [(e.name, () if e in anchors else e.files) if isinstance(e, Entry) else e for e in about]
+        payload = [(e.name, () if e in anchors else e.files) if isinstance(e, Entry) else e for e in arguments]
         try:
-            return ray.get(ray.remote(num_cpus=1, max_retries=0)(_play).remote(self._about, what, sent))
-        except (RayError, ConnectionError) as error:  # a fault of this machine's, too, which a node may not share
+            return ray.get(ray.remote(num_cpus=1, max_retries=0)(_run_on_node).remote(self._pickled, method, payload))
+        except (RayError, ConnectionError) as error:  # also faults of this machine alone
             raise RunError(f"Ray: {reason_of(error)}") from error
 
 
-def play_there(address: str, about: _About, queue: Callable[[], Queue], name: str, lanes: Sequence[Lanes]) -> None:
-    """Do the jobs of some lanes, a thread for each, until one ends.
-
-    Raises ``ConfigError``: the cluster does not answer.
-    """
+def run_on_cluster(
+    address: str, settings: _JudgeArguments, open_queue: Callable[[], Queue], name: str, lanes: Sequence[Lanes]
+) -> None:
+    """Do the jobs of some lanes, a thread for each, until one ends. Raises ``ConfigError``: the cluster is away."""
     ended = threading.Event()
 
-    def work(judge: FarJudge, number: int, of: Lanes) -> None:
+    def work(judge: ClusterJudge, number: int, worker_lanes: Lanes) -> None:
         try:
-            Worker(queue(), judge, f"{name}.{number}", of).run(ended.is_set)
+            Worker(open_queue(), judge, f"{name}.{number}", worker_lanes).run(ended.is_set)
         finally:
-            ended.set()  # what it did not expect ends the process, and another one begins
+            ended.set()  # an unexpected error ends the process, and another one starts
 
     with ray_session(compose(["scenario=1v1", f"cluster.address={address}"])):
-        judge = FarJudge(*about)
-        for number, of in enumerate(lanes):
-            threading.Thread(target=work, args=(judge, number, of), daemon=True).start()
+        judge = ClusterJudge(*settings)
+        for number, worker_lanes in enumerate(lanes):
+            threading.Thread(target=work, args=(judge, number, worker_lanes), daemon=True).start()
         ended.wait()
 
 
 @lru_cache(maxsize=2)
-def _judge(about: bytes) -> tuple[Judge, TemporaryDirectory[str]]:
-    """Return a course's judge on a node, and the folder of its anchors, which is gone with this process."""
+def _judge(pickled: bytes) -> tuple[Judge, TemporaryDirectory[str]]:
+    """Return a course's judge on a node, and the folder of its anchors, which is removed with this process."""
     one_thread()
-    course, secrets, folders = pickle.loads(about)  # of the server
-    beside = TemporaryDirectory()
-    for name, parts in folders.items():
-        write_parts(parts, Path(beside.name) / name)
-    return Judge(Course.model_validate_json(course), Path(beside.name), None, secrets), beside
+    course, secrets, anchor_files = pickle.loads(pickled)  # of the server
+    course_folder = TemporaryDirectory()
+    for name, parts in anchor_files.items():
+        write_parts(parts, Path(course_folder.name) / name)
+    return Judge(Course.model_validate_json(course), Path(course_folder.name), None, secrets), course_folder
 
 
-def _play(about: bytes, what: str, sent: list[Any]) -> Any:
-    """Do on a node what a judge does."""
-    judge, _ = _judge(about)
+def _run_on_node(pickled: bytes, method: str, payload: list[Any]) -> Any:
+    """Call a method of the judge on a node."""
+    judge, _ = _judge(pickled)
     with closing(Scratch()) as scratch:
-        asked = [_entry(judge, each, scratch.path) if isinstance(each, tuple) else each for each in sent]
-        return getattr(judge, what)(*asked)
+        arguments = [_entry(judge, item, scratch.path) if isinstance(item, tuple) else item for item in payload]
+        return getattr(judge, method)(*arguments)
 
 
-def _entry(judge: Judge, sent: _Sent, folder: Path) -> Entry:
+def _entry(judge: Judge, sent: _SentEntry, folder: Path) -> Entry:
     name, parts = sent
     if name in judge.anchors:
         return judge.anchors[name]

@@ -1,4 +1,4 @@
-"""What ``course.yaml`` says: the game, who is met, who may hand in, until when, and what is public."""
+"""The settings in ``course.yaml``: game, anchors, roster, deadlines, limits, and what is public."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ MOST_WORKERS = 64
 
 
 class Deadline(Strict):
-    """A date until which something is to be handed in."""
+    """A date until which a hand-in is on time."""
 
     name: str = Field(min_length=1, max_length=60)
     #: With its offset from UTC: ``2026-12-01T23:59:00+01:00``.
@@ -40,7 +40,7 @@ class Extension(Strict):
 
 
 class HandInQuota(Strict):
-    """How many hand-ins a student has. What the server itself fails at costs none."""
+    """How many hand-ins a student has. A fault of the server costs none."""
 
     hand_ins: int = Field(default=20, ge=1)
     per_h: float = Field(default=24.0, gt=0)
@@ -48,7 +48,7 @@ class HandInQuota(Strict):
 
 
 class Public(Strict):
-    """What students see of each other."""
+    """The parts of the ladder and games that students see of each other."""
 
     top: int = Field(default=3, ge=0)  # rows of the ladder that everybody sees
     above: int = Field(default=3, ge=0)  # rows above their own that students see
@@ -58,13 +58,13 @@ class Public(Strict):
 
 
 class CourseLimits(Strict):
-    """What a program may use of its own time in one pairing; bundles are networks, and need none."""
+    """Limits of a program in one pairing; bundles are networks, and need none."""
 
     start_s: float = Field(default=10.0, gt=0)
     step_s: float = Field(default=2.0, gt=0)
     total_s: float = Field(default=30.0, gt=0)
     memory_mb: int = Field(default=1024, ge=16)
-    #: For all starts and answers of one hand-in: then it plays no more.
+    #: For all starts and answers of one hand-in; beyond this it plays no more.
     all_s: float = Field(default=300.0, gt=0)
 
 
@@ -76,30 +76,30 @@ class Course(Strict):
     overrides: list[str] = Field(default=[])
     #: Players of ``multigrid-rl players``, or folders beside this file: their ratings are fixed.
     anchors: list[str] = Field(default=["random", "blue-rookie", "hunter", "blue-adept", "blue-master"], min_length=1)
-    #: Whom each hand-in meets first; one of the anchors, the first by default.
+    #: First opponent of each hand-in; one of the anchors, by default the first.
     rookie: str | None = None
     #: Games of each pairing from each side: of networks, and of programs, which play the first ones of the same games.
     games: int = Field(default=100, ge=2, le=10_000)
     program_games: int = Field(default=20, ge=2, le=10_000)
-    #: Opponents among other hand-ins that each one meets when nobody waits.
+    #: Other hand-ins that each one meets, while the queue is empty.
     matches: int = Field(default=5, ge=0)
     counts: Literal["latest", "best"] = "latest"  # which of a student's hand-ins stands on the ladder
     rubric: str | None = None  # file beside this one, as of `multigrid-rl grade`
     roster: str = "roster.csv"
     earlier: str | None = None  # folder beside this file, with earlier years' hand-ins, to find copies of
     deadlines: list[Deadline] = Field(default=[])
-    #: Ids of the roster, by the team's name: what one hands in counts for all.
+    #: Ids of the roster, by the team's name: a hand-in of one member counts for all.
     teams: dict[Annotated[str, Field(pattern=r"^\w[\w -]{0,59}$")], list[str]] = Field(default={})
     extensions: list[Extension] = Field(default=[])
-    #: What comes after the last deadline: it is not taken; or counts where it has more points than what was on time,
-    #: without the percent of ``penalty`` for each begun day; or is shown beside what was on time, and does not count.
+    #: A hand-in after the last deadline is refused; or counts where it has more points than the one on time, after
+    #: ``penalty`` percent for each begun day; or is shown beside the one on time, and does not count.
     late: Literal["refuse", "penalty", "beside"] = "beside"
     penalty: float = Field(default=10.0, ge=0, le=100)
-    time_zone: str = "UTC"  # in which pages show times, beside UTC: Europe/Berlin
+    time_zone: str = "UTC"  # in which pages show times, in addition to UTC: Europe/Berlin
     quota: HandInQuota = HandInQuota()
     limits: CourseLimits = CourseLimits()
     public: Public = Public()
-    #: Processes that play games of networks; as many again are there for programs.
+    #: Processes that play games of networks; there are as many for programs.
     workers: int = Field(default=2, ge=1, le=MOST_WORKERS)
     #: Days that hand-ins and replays are kept after the last deadline; the privacy page says it.
     keep_days: int = Field(default=365, ge=1)
@@ -126,9 +126,9 @@ class Course(Strict):
         members = [*chain(*self.teams.values())]
         if len({*members}) < len(members):
             raise ValueError(expected("teams", "each id once", ", ".join(members)))
-        for one in self.extensions:
-            if one.deadline is not None and one.deadline not in names:
-                raise ValueError(unknown("extensions: deadline", one.deadline, names))
+        for extension in self.extensions:
+            if extension.deadline is not None and extension.deadline not in names:
+                raise ValueError(unknown("extensions: deadline", extension.deadline, names))
         if self.late == "penalty" and self.rubric is None:
             raise ValueError(expected("late", "refuse or beside where there is no rubric, and so no points", "penalty"))
         return self
@@ -150,43 +150,43 @@ class Course(Strict):
 
     @cached_property
     def first(self) -> str:
-        """The anchor that each hand-in meets first."""
+        """The first opponent of each hand-in."""
         return self.rookie or self.anchors[0]
 
     def over(self, now: float) -> bool:
-        """Return whether everything has been kept for as long as the privacy page says."""
+        """Return whether the storage time of the privacy page is over."""
         ends = [each.at.timestamp() for each in self.deadlines]
         return bool(ends) and now > max(ends) + DAY_S * self.keep_days
 
     @cached_property
     def zone(self) -> ZoneInfo:
-        """The class's own time zone."""
+        """The time zone of the class."""
         return ZoneInfo(self.time_zone)
 
-    def _given(self, deadline: Deadline, code: str) -> float:
-        """Return the seconds by which a deadline was extended for the student with this id or the team: the most."""
-        whose = {code}.union(*({team, *members} for team, members in self.teams.items() if code in members))
-        fits = [one.days for one in self.extensions if one.of in whose and one.deadline in (None, deadline.name)]
-        return DAY_S * max(fits, default=0.0)
+    def _extension_s(self, deadline: Deadline, code: str) -> float:
+        """Return the longest extension of a deadline for the student with this id or the team, in seconds."""
+        ids = {code}.union(*({team, *members} for team, members in self.teams.items() if code in members))
+        days = [each.days for each in self.extensions if each.of in ids and each.deadline in (None, deadline.name)]
+        return DAY_S * max(days, default=0.0)
 
     def end(self, deadline: Deadline, code: str) -> float:
-        """Return the second since 1970 until which a hand-in of a student is on time."""
-        return deadline.at.timestamp() + self._given(deadline, code) + 3600 * deadline.grace_h
+        """Return the time, in seconds since 1970, until which a hand-in of a student is on time."""
+        return deadline.at.timestamp() + self._extension_s(deadline, code) + 3600 * deadline.grace_h
 
     def late_days(self, at: float, deadline: Deadline, code: str) -> int:
         """Return how many days a hand-in at ``at`` is late, begun ones counted; 0: on time."""
-        late = at - deadline.at.timestamp() - self._given(deadline, code)
-        return 0 if late <= 3600 * deadline.grace_h else int(-(-late // DAY_S))
+        late_s = at - deadline.at.timestamp() - self._extension_s(deadline, code)
+        return 0 if late_s <= 3600 * deadline.grace_h else int(-(-late_s // DAY_S))
 
     def points_shown(self, at: float, now: float, code: str) -> bool:
-        """Return whether a student sees the points of a hand-in: perhaps not before the deadline that it was for."""
+        """Return whether a student sees the points of a hand-in: at once, or after its deadline."""
         ends = [self.end(each, code) for each in self.deadlines]
         return self.public.points == "at once" or now >= min((end for end in ends if end >= at), default=at)
 
     def missed(self, at: float, code: str) -> tuple[Deadline, int] | None:
         """Return the last deadline that was over at ``at``, and by how many days; ``None``: none was."""
-        late = [(each, self.late_days(at, each, code)) for each in self.deadlines]
-        return next((one for one in reversed(late) if one[1]), None)
+        days_late = [(deadline, self.late_days(at, deadline, code)) for deadline in self.deadlines]
+        return next((pair for pair in reversed(days_late) if pair[1]), None)
 
 
 class Enrolled(NamedTuple):
@@ -199,7 +199,7 @@ class Enrolled(NamedTuple):
 
 
 def read_course(path: Path) -> Course:
-    """Read a course. Raises ``ConfigError``: names key and value of what cannot be used."""
+    """Read a course. Raises ``ConfigError``, with key and value of an invalid setting."""
     try:
         return Course.model_validate(read_plain_yaml(path))
     except ValidationError as error:
@@ -211,7 +211,7 @@ def read_course(path: Path) -> Course:
 def read_roster(path: Path) -> list[Enrolled]:
     """Read a roster: a CSV with the columns ``id`` and ``name``, perhaps ``email`` and ``role``, in any order.
 
-    Raises ``ConfigError``: no such file, a column that lacks, an id that stands there twice, an unknown role.
+    Raises ``ConfigError``: no such file, a missing column, a repeated id, an unknown role.
     """
     try:
         text = path.read_bytes()[:MAX_ROSTER_BYTES].decode("utf-8-sig")
@@ -222,11 +222,11 @@ def read_roster(path: Path) -> list[Enrolled]:
     for number, row in enumerate(rows, 2):
         cells = {str(key).strip().lower(): printable((value or "").strip()) for key, value in row.items() if key}
         code, name, email = (cells.get(key, "") for key in ("id", "name", "email"))
-        one = Enrolled(code, name, email, cells.get("role") or "student")
-        if not one.code or not one.name:
+        person = Enrolled(code, name, email, cells.get("role") or "student")
+        if not person.code or not person.name:
             raise ConfigError(expected(f"{path}: line {number}", "an id and a name", ", ".join(cells.values())))
-        if one.role not in ROLES or one.code in people:
-            wanted, got = ("each id once", one.code) if one.code in people else (" or ".join(ROLES), one.role)
+        if person.role not in ROLES or person.code in people:
+            wanted, got = ("each id once", code) if person.code in people else (" or ".join(ROLES), person.role)
             raise ConfigError(expected(f"{path}: line {number}", wanted, got))
-        people[one.code] = one
+        people[person.code] = person
     return list(people.values())

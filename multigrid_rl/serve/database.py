@@ -21,18 +21,18 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from multigrid_rl.text import ConfigError, expected
 
-#: States of a hand-in, in their order; ``refused`` may follow each but ``rated``.
+#: States of a hand-in, in their order; ``refused`` may follow each except ``rated``.
 STATES = ("received", "checking", "placing", "rated", "refused")
-#: Of these tables: whoever changes one raises it; where it is kept.
+#: Version of these tables, to be raised with each change of one; key of the setting that stores it.
 VERSION, VERSION_KEY = "0002", "version"
 
 
 class Base(DeclarativeBase):
-    """What all tables have in common."""
+    """Base class of all tables."""
 
 
 class Setting(Base):
-    """What the server keeps about itself: secret seeds, whether the course is frozen."""
+    """A setting of the server: secret seeds, whether the course is frozen."""
 
     __tablename__ = "settings"
     key: Mapped[str] = mapped_column(String(60), primary_key=True)
@@ -59,20 +59,20 @@ class HandIn(Base):
     __tablename__ = "hand_ins"
     id: Mapped[int] = mapped_column(primary_key=True)
     person_id: Mapped[int | None] = mapped_column(ForeignKey("people.id"), index=True)
-    name: Mapped[str] = mapped_column(String(200))  # of the uploaded file or folder; an anchor's own
+    name: Mapped[str] = mapped_column(String(200))  # of the uploaded file or folder, or of the anchor
     at: Mapped[float]
     state: Mapped[str] = mapped_column(String(20), default="received", index=True)
     state_at: Mapped[float]
     deadline: Mapped[float] = mapped_column(default=0.0)  # until when this state should be over
     reason: Mapped[str] = mapped_column(Text, default="")  # of the state, in a line
-    log: Mapped[str] = mapped_column(Text, default="")  # the end of what the check printed, or a program wrote
+    log: Mapped[str] = mapped_column(Text, default="")  # the end of the output of the check, or of a program
     kind: Mapped[str] = mapped_column(String(20), default="")  # frozen, external, scripted; empty before the check
     sha256: Mapped[str] = mapped_column(String(64), default="")  # of its files
-    late_days: Mapped[int] = mapped_column(default=0)  # when it came; what counts is computed when it is read
+    late_days: Mapped[int] = mapped_column(default=0)  # on arrival; the days that count are computed on reading
     counts: Mapped[bool] = mapped_column(default=True)  # against the quota
     seconds: Mapped[float] = mapped_column(default=0.0)  # that a program's starts and answers took
     faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games
-    same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is like: the instructor's alone
+    same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is similar to; only instructors see it
 
 
 class StoredPairing(Base):
@@ -81,7 +81,7 @@ class StoredPairing(Base):
     __tablename__ = "games"
     __table_args__ = (UniqueConstraint("series", "red_id", "blue_id", "side"),)  # nothing is counted twice
     id: Mapped[int] = mapped_column(primary_key=True)
-    series: Mapped[int] = mapped_column(default=0)  # all are the ladder's
+    series: Mapped[int] = mapped_column(default=0)  # 0: the ladder; there is no other
     red_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), index=True)
     blue_id: Mapped[int] = mapped_column(default=0, index=True)  # 0: nobody meets
     side: Mapped[str] = mapped_column(String(60), default="")
@@ -90,7 +90,7 @@ class StoredPairing(Base):
 
 
 class Job(Base):
-    """Work that is to be done; it is gone when it is done."""
+    """A unit of work; its row is deleted when it is done."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -99,7 +99,7 @@ class Job(Base):
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(20))  # check, pair, rate, grade, copies
-    lane: Mapped[str] = mapped_column(String(20))  # bundle, program, slow: who may take it
+    lane: Mapped[str] = mapped_column(String(20))  # bundle, program, slow
     priority: Mapped[int]  # 0 comes first
     hand_in_id: Mapped[int] = mapped_column(default=0)
     other_id: Mapped[int] = mapped_column(default=0)  # of a pair; of an appeal the game
@@ -122,7 +122,7 @@ class Rating(Base):
 
 
 class Grade(Base):
-    """What a rubric gives a hand-in."""
+    """The grade of a hand-in by the rubric."""
 
     __tablename__ = "grades"
     hand_in_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), primary_key=True)
@@ -135,7 +135,7 @@ class Grade(Base):
 
 
 class Event(Base):
-    """What has happened, for histories and the log."""
+    """An event, for histories and the log."""
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -163,10 +163,9 @@ def engine_of(url: str) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    # Who reads first and writes then would fail where another has written meanwhile (https://sqlite.org/isolation.html).
+    # A read followed by a write fails where another connection wrote in between (https://sqlite.org/isolation.html).
     writes = connection.get_execution_options().get("writes", "")
-    # After a power cut the last results may be gone, and are found again; what was acknowledged to a person is not. A
-    # killed process loses neither (https://sqlite.org/pragma.html#pragma_synchronous).
+    # A power cut may lose results, which are computed again, but no hand-in (https://sqlite.org/pragma.html).
     connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -180,7 +179,7 @@ def make_tables(url: str) -> None:
             if not found.has_table(Setting.__tablename__):
                 Base.metadata.create_all(connection)
                 connection.execute(insert(Setting).values(key=VERSION_KEY, value=VERSION))
-            elif found.has_table("alembic_version"):  # which kept the version before
+            elif found.has_table("alembic_version"):  # earlier versions stored it there
                 _check_version(connection.scalar(text("SELECT version_num FROM alembic_version")))
             else:
                 _check_version(connection.scalar(select(Setting.value).where(Setting.key == VERSION_KEY)))

@@ -1,4 +1,4 @@
-"""What stands before every page: size, time and pace of requests, headers of answers, connections that say nothing."""
+"""Limits on requests: size, time, pace, idle connections; security headers of all answers."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Nothing from elsewhere, no script or style in a page, no page of ours in a frame of others.
+#: No content of other sites, no inline script or style, no page in a frame of another site.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -26,22 +26,22 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cache-control": "no-store",
 }
-#: Bytes of a request that brings no files, and seconds in which one must have arrived.
-SMALL = 64_000
+#: Bytes of a request without files, and seconds in which a request must arrive.
+MAX_SMALL_BYTES = 64_000
 PATIENCE_S = 20.0
 #: Connections that an address may have at once: a browser has six.
-CONNECTIONS = 50
-#: Bytes a second below which an upload is not waited for, beyond :data:`PATIENCE_S`.
-SLOWEST = 8_000
-#: People whose pace is remembered; the slowest-filled are forgotten first.
+MAX_CONNECTIONS = 50
+#: Bytes a second that an upload must have after :data:`PATIENCE_S`; slower ones are refused.
+MIN_BYTES_PER_S = 8_000
+#: Keys that a :class:`Pace` remembers; the oldest are forgotten first.
 _MAX_BUCKETS = 10_000
 
 
 class Guard:
-    """An ASGI application around another: refuses what is too large or too slow, and sets :data:`HEADERS`.
+    """An ASGI application around another: refuses too large or too slow requests, and sets :data:`HEADERS`.
 
-    ``sizes`` are bytes that a request to a path that begins so may have, others :data:`SMALL`; ``secure``: browsers
-    should never try http again; ``patience_s``: seconds in which a request must have arrived.
+    ``sizes`` maps the start of a path to the bytes of a request; other paths have :data:`MAX_SMALL_BYTES`. ``secure``:
+    browsers never try http again. ``patience_s``: seconds in which a request must arrive.
     """
 
     def __init__(
@@ -56,69 +56,69 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = False
+        started = False
 
-        async def answer(message: Message) -> None:
-            nonlocal begun
+        async def send_guarded(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                begun = True
-                own = list(message.get("headers", []))
-                message["headers"] = own + [row for row in self.headers if row[0] not in dict(own)]
+                started = True
+                headers = list(message.get("headers", []))
+                message["headers"] = headers + [row for row in self.headers if row[0] not in dict(headers)]
             await send(message)
 
-        most = next((size for path, size in self.sizes.items() if scope["path"].startswith(path)), SMALL)
+        max_bytes = next((size for path, size in self.sizes.items() if scope["path"].startswith(path)), MAX_SMALL_BYTES)
         try:
-            told = dict(scope["headers"]).get(b"content-length", b"0")
-            if not told.isdigit() or int(told) > most:
-                # Browsers read no answer before they have sent all; what is not enormous is read, and thrown away.
-                thrown = self._counted(receive, 4 * most)
-                while (await thrown()).get("more_body"):
+            length = dict(scope["headers"]).get(b"content-length", b"0")
+            if not length.isdigit() or int(length) > max_bytes:
+                # Browsers read no answer before they have sent all: up to four times the limit is read and discarded.
+                discarded = self._limited(receive, 4 * max_bytes)
+                while (await discarded()).get("more_body"):
                     pass
-                raise HTTPException(413, f"expected at most {most} bytes, got {told.decode('latin-1')[:20]}")
-            await self.app(scope, self._counted(receive, most), answer)
+                raise HTTPException(413, f"expected at most {max_bytes} bytes, got {length.decode('latin-1')[:20]}")
+            await self.app(scope, self._limited(receive, max_bytes), send_guarded)
         except HTTPException as error:
-            if not begun:
+            if not started:
                 refused = PlainTextResponse(f"{error.detail}\n", error.status_code, {"connection": "close"})
-                await refused(scope, receive, answer)
+                await refused(scope, receive, send_guarded)
 
-    def _counted(self, receive: Receive, most: int) -> Receive:
-        begin, got, whole = time.monotonic(), 0, False
+    def _limited(self, receive: Receive, max_bytes: int) -> Receive:
+        started_at, received, complete = time.monotonic(), 0, False
 
-        async def counted() -> Message:
-            nonlocal got, whole
-            if whole:
+        async def limited() -> Message:
+            nonlocal received, complete
+            if complete:
                 return await receive()  # waits for the end of the connection
-            left = begin + self.patience_s + got / SLOWEST - time.monotonic()
+            remaining_s = started_at + self.patience_s + received / MIN_BYTES_PER_S - time.monotonic()
             try:
-                message = await asyncio.wait_for(receive(), max(left, 0.01))
+                message = await asyncio.wait_for(receive(), max(remaining_s, 0.01))
             except asyncio.TimeoutError:
                 raise HTTPException(408, f"expected a request within {self.patience_s:.0f} s") from None
-            got += len(message.get("body", b""))
-            whole = message["type"] != "http.request" or not message.get("more_body", False)
-            if got > most:
-                raise HTTPException(413, f"expected at most {most} bytes, got more")
+            received += len(message.get("body", b""))
+            complete = message["type"] != "http.request" or not message.get("more_body", False)
+            if received > max_bytes:
+                raise HTTPException(413, f"expected at most {max_bytes} bytes, got more")
             return message
 
-        return counted
+        return limited
 
 
 @dataclass
 class Pace:
-    """How often somebody may do something: ``burst`` at once, and again one every ``every_s`` seconds."""
+    """A rate limit: ``burst`` requests at once, then one every ``every_s`` seconds."""
 
     burst: float
     every_s: float
     clock: Callable[[], float] = time.monotonic  # seconds that only grow
-    _full_at: dict[str, float] = field(default_factory=dict, repr=False)  # by who: when all may be done at once again
+    _full_at: dict[str, float] = field(default_factory=dict, repr=False)  # by key: when a whole burst is allowed again
 
-    def wait(self, who: str) -> float:
-        """Count one more of ``who``; returns 0, or the seconds to wait first, in which case it does not count."""
+    def wait(self, key: str) -> float:
+        """Count a request of ``key`` and return 0; where it comes too early return the seconds to wait, uncounted."""
         now = self.clock()
-        full = max(self._full_at.get(who, now), now) + self.every_s
-        if (over := full - now - self.burst * self.every_s) > 1e-9:
-            return over
-        self._full_at.pop(who, None)
-        self._full_at[who] = full  # the latest last
+        full_at = max(self._full_at.get(key, now), now) + self.every_s
+        if (wait_s := full_at - now - self.burst * self.every_s) > 1e-9:
+            return wait_s
+        self._full_at.pop(key, None)
+        self._full_at[key] = full_at  # the latest last
         if len(self._full_at) > _MAX_BUCKETS:
             self._full_at = {name: at for name, at in self._full_at.items() if at > now}
             while len(self._full_at) > _MAX_BUCKETS:
@@ -127,66 +127,63 @@ class Pace:
 
 
 def same_site(headers: object, host: str) -> bool:
-    """Return whether a request comes from a page of ours, as its browser says.
+    """Return whether a request comes from a page of this site, by the headers of its browser.
 
     Browsers send ``Origin`` with every form, and newer ones ``Sec-Fetch-Site``; a program sends neither.
     (https://cheatsheetseries.owasp.org/cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.html)
     """
-    get: Callable[[str], str | None] = headers.get  # type: ignore[attr-defined]
-    site, origin = get("sec-fetch-site"), get("origin")
+    header: Callable[[str], str | None] = headers.get  # type: ignore[attr-defined]
+    site, origin = header("sec-fetch-site"), header("origin")
     return site in (None, "same-origin", "none") and (origin is None or origin.partition("://")[2] == host)
 
 
-def _bounded(own: list[Any], most: int | None) -> list[Any]:
-    """Return connections of an address; of too many the oldest that asks nothing is closed, the new one if all ask."""
-    if most is None or len(own) <= most:
-        return own
-    idle = next(each for each in own if each._idle())
+def _bounded(connections: list[Any], limit: int | None) -> list[Any]:
+    """Return connections of an address; above the limit the oldest idle one is closed, the new one if none is idle."""
+    if limit is None or len(connections) <= limit:
+        return connections
+    idle = next(connection for connection in connections if connection._idle())
     idle.transport.close()
-    return [each for each in own if each is not idle]
+    return [connection for connection in connections if connection is not idle]
 
 
-def patient_protocol(patience_s: float = PATIENCE_S, most: int | None = CONNECTIONS) -> Any:
-    """Return uvicorn's protocol, but for connections that send no whole head of a request in time: they are closed.
-
-    An address may have so many at once as ``most`` says.
-    """
-    of: dict[str, list[Any]] = {}  # connections of each address, the oldest first
+def patient_protocol(patience_s: float = PATIENCE_S, limit: int | None = MAX_CONNECTIONS) -> Any:
+    """Return uvicorn's protocol with at most ``limit`` connections of an address; it closes idle ones in time."""
+    by_address: dict[str, list[Any]] = {}  # connections of each address, the oldest first
 
     class Patient(H11Protocol):
-        """Closes a connection that has not asked for anything in time, at first or after its last request."""
+        """Closes a connection without a request in time, after its start or its last request."""
 
         waiting = False
 
         def connection_made(self, transport: Any) -> None:
             """Begin to wait for the first request."""
             super().connection_made(transport)
-            self.whose = (transport.get_extra_info("peername") or ("",))[0]
-            of[self.whose] = _bounded([*of.get(self.whose, []), self], most)
-            self._wait()
+            self.address = (transport.get_extra_info("peername") or ("",))[0]
+            by_address[self.address] = _bounded([*by_address.get(self.address, []), self], limit)
+            self._start_waiting()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """Count it no longer."""
+            """Forget the connection."""
             super().connection_lost(exc)
-            left = [each for each in of.pop(self.whose, []) if each is not self]
-            of.update({self.whose: left} if left else {})
+            remaining = [connection for connection in by_address.pop(self.address, []) if connection is not self]
+            by_address.update({self.address: remaining} if remaining else {})
 
         def data_received(self, data: bytes) -> None:
-            """Take what has come; begin to wait where it is the beginning of a request and no more."""
+            """Take data; begin to wait where it is an incomplete head of a request."""
             super().data_received(data)
             if not self.waiting and self._idle():
-                self._wait()
+                self._start_waiting()
 
         def _idle(self) -> bool:
             return self.cycle is None or self.cycle.response_complete
 
-        def _wait(self) -> None:
+        def _start_waiting(self) -> None:
             self.waiting = True
-            self.loop.call_later(patience_s, self._look, self.cycle)
+            self.loop.call_later(patience_s, self._close_if_idle, self.cycle)
 
-        def _look(self, before: Any) -> None:
+        def _close_if_idle(self, cycle: Any) -> None:
             self.waiting = False
-            if self.cycle is before and self._idle() and not self.transport.is_closing():
+            if self.cycle is cycle and self._idle() and not self.transport.is_closing():
                 self.transport.close()
 
     return Patient

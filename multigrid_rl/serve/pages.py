@@ -1,4 +1,4 @@
-"""Pages of a class server: the ladder, entries and their matches, one's own hand-ins."""
+"""Pages of students: the ladder, entries and their matches, a person's hand-ins."""
 
 import hashlib
 import json
@@ -11,102 +11,102 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 
 from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.people import KINDS
-from multigrid_rl.serve.serve_commands import packed
-from multigrid_rl.serve.site import Ask, KeptPage, Page, kept_page, unless_same
-from multigrid_rl.serve.store import GameSummary, RefusedError, Row, counted, seen_by
+from multigrid_rl.serve.serve_commands import as_zip
+from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
+from multigrid_rl.serve.store import GameSummary, RefusedError, Row, deadline_result, visible_rows
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
 
 DONE = ("rated", "refused")
-#: What a program is told of a hand-in.
-_TOLD = ("state", "state_at", "reason", "log", "deadline", "sha256")
-#: Letters of a pairing's results, by what they are from the view of its first side; forfeited are games of either.
+#: Fields of a hand-in in JSON.
+_REPORTED_FIELDS = ("state", "state_at", "reason", "log", "deadline", "sha256")
+#: Letters of a pairing's results, by their meaning for the first side; forfeited are games of either side.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
-_TURNED = str.maketrans("RrBb", "BbRr")
+_SIDES_SWAPPED = str.maketrans("RrBb", "BbRr")
 
 
 # --- the ladder
 
 
 class Ladder(NamedTuple):
-    """The ladder as somebody sees it."""
+    """The ladder as one visitor sees it."""
 
     rows: list[Row]
     hidden: dict[int, int]  # hand-in -> how many rows before it are not shown
-    names: dict[int, str]  # hand-in -> what it is called
-    own: int  # hand-in of who looks; 0: none
-    mark: str  # of all of it
+    names: dict[int, str]  # hand-in -> displayed name
+    own_id: int  # the visitor's hand-in; 0: none
+    mark: str  # hash of the content
 
 
-def ladder_of(ask: Ask) -> Ladder:
-    """Return what who asks may see of the ladder, kept until something happens."""
-    who, course = ask.person.id if ask.person else 0, ask.site.store.course
+def visible_ladder(visit: Visit) -> Ladder:
+    """Return the ladder as the visitor may see it, cached until the next event."""
+    person_id, course = visit.person.id if visit.person else 0, visit.site.store.course
 
     def make() -> Ladder:
-        rows: list[Row] = ask.site.kept("rows", ask.site.store.ladder)
-        ours = ask.site.store.team(who).ids
-        seen = rows if ask.teaches else seen_by(rows, ours, course)
-        ids, hidden, behind = {row.hand_in.id for row in seen}, dict[int, int](), 0
+        rows: list[Row] = visit.site.cached("rows", visit.site.store.ladder)
+        team_ids = visit.site.store.team(person_id).ids
+        visible = rows if visit.teaches else visible_rows(rows, team_ids, course)
+        ids, hidden, skipped = {row.hand_in.id for row in visible}, dict[int, int](), 0
         for row in rows:
             if row.hand_in.id in ids:
-                hidden[row.hand_in.id], behind = behind, 0
+                hidden[row.hand_in.id], skipped = skipped, 0
             else:
-                behind += 1
-        own = next((row.hand_in.id for row in seen if row.hand_in.person_id in ours), 0)
-        names = {row.hand_in.id: row.name if _by_name(ask) else row.title for row in seen}
-        told = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in seen]
-        mark = hashlib.sha256(json.dumps([told, sorted(hidden.items())]).encode()).hexdigest()[:12]
-        return Ladder(seen, hidden, names, own, mark)
+                skipped += 1
+        own_id = next((row.hand_in.id for row in visible if row.hand_in.person_id in team_ids), 0)
+        names = {row.hand_in.id: row.name if _shows_names(visit) else row.title for row in visible}
+        content = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in visible]
+        mark = hashlib.sha256(json.dumps([content, sorted(hidden.items())]).encode()).hexdigest()[:12]
+        return Ladder(visible, hidden, names, own_id, mark)
 
-    found: Ladder = ask.site.kept(("ladder", who), make)
-    return found
-
-
-def _by_name(ask: Ask) -> bool:
-    return ask.teaches or ask.site.store.course.public.names == "names"
+    view: Ladder = visit.site.cached(("ladder", person_id), make)
+    return view
 
 
-def ladder(ask: Ask) -> Response:
-    """Show the ladder, or its table alone; nothing where it is as before: nobody loses their place on the page."""
+def _shows_names(visit: Visit) -> bool:
+    return visit.teaches or visit.site.store.course.public.names == "names"
 
-    def make() -> KeptPage:
-        found = ladder_of(ask)
-        students = sum(row.person is not None for row in found.rows) + sum(found.hidden.values())
+
+def ladder(visit: Visit) -> Response:
+    """Show the ladder, or its table alone; nothing where it is unchanged, so that the page does not scroll."""
+
+    def make() -> CachedPage:
+        view = visible_ladder(visit)
+        students = sum(row.person is not None for row in view.rows) + sum(view.hidden.values())
         lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
-        content: dict[str, Any] = {"ladder": found, "scale": Scale.around(found.rows), "mark": found.mark}
-        content["above"] = max((row.rating for row in found.rows if row.person is None), default=float("inf"))
-        template = "table.html" if "part" in ask.request.query_params else "ladder.html"
-        return found.mark, bytes(ask.page(template, ask.site.store.course.title, lead=lead, **content).body)
+        content: dict[str, Any] = {"ladder": view, "scale": Scale.around(view.rows), "mark": view.mark}
+        content["above"] = max((row.rating for row in view.rows if row.person is None), default=float("inf"))
+        template = "table.html" if "part" in visit.request.query_params else "ladder.html"
+        return view.mark, bytes(visit.page(template, visit.site.store.course.title, lead=lead, **content).body)
 
-    return kept_page(ask, make)
+    return cached_page(visit, make)
 
 
 # --- entries and matches
 
 
-def _author(ask: Ask, hand_in_id: int) -> tuple[str, Person | None]:
-    """Return the name of a hand-in and its author, of an anchor ``None``; those of all are kept together."""
+def _author(visit: Visit, hand_in_id: int) -> tuple[str, Person | None]:
+    """Return the name of a hand-in and its author, of an anchor ``None``; the cache has those of all."""
 
     def make() -> dict[int, tuple[str, Person | None]]:
-        with ask.site.store.reading() as session:
+        with visit.site.store.reading() as session:
             query = select(HandIn.id, HandIn.name, Person).outerjoin(Person, Person.id == HandIn.person_id)
             return {number: (name, person) for number, name, person in session.execute(query)}
 
-    found: tuple[str, Person | None] = ask.site.kept("authors", make).get(hand_in_id, ("nobody", None))
+    found: tuple[str, Person | None] = visit.site.cached("authors", make).get(hand_in_id, ("nobody", None))
     return found
 
 
-def called(ask: Ask, hand_in_id: int) -> str:
-    """Return what a hand-in is called for who asks; one that is hidden has a number and no name."""
-    if (name := ladder_of(ask).names.get(hand_in_id)) is not None:
+def display_name(visit: Visit, hand_in_id: int) -> str:
+    """Return the name of a hand-in for the visitor."""
+    if (name := visible_ladder(visit).names.get(hand_in_id)) is not None:
         return name
-    name, person = _author(ask, hand_in_id)
+    name, person = _author(visit, hand_in_id)
     if person is None:
         return name
-    if not (ask.teaches or ask.is_ours(person.id)):
+    if not (visit.teaches or visit.in_same_team(person.id)):
         return "an entry that is not shown"
-    name = ask.site.store.team(person.id).name or (person.name if _by_name(ask) else person.pseudonym)
+    name = visit.site.store.team(person.id).name or (person.name if _shows_names(visit) else person.pseudonym)
     return f"{name} (hand-in {hand_in_id})"
 
 
@@ -119,233 +119,233 @@ class Matchup(NamedTuple):
     games: list[int]  # numbers of its pairings, where they may be watched
 
 
-def matchups(ask: Ask, hand_in: HandIn) -> list[Matchup]:
+def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
-    found: dict[int, Matchup] = {}
-    for game in ask.site.store.games_of(hand_in.id):
+    by_opponent: dict[int, Matchup] = {}
+    for game in visit.site.store.games_of(hand_in.id):
         first = game.red_id == hand_in.id
         other = game.blue_id if first else game.red_id
-        if other not in found:
-            found[other] = Matchup(called(ask, other), Counter(), Counter(), [])
-        outcomes = game.letters if first else game.letters.translate(_TURNED)
+        if other not in by_opponent:
+            by_opponent[other] = Matchup(display_name(visit, other), Counter(), Counter(), [])
+        outcomes = game.letters if first else game.letters.translate(_SIDES_SWAPPED)
         counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
-        (found[other].first if first else found[other].second).update(counts)
-        if game.kept and _may_watch(ask, game):
-            found[other].games.append(game.id)
-    return sorted(found.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
+        (by_opponent[other].first if first else by_opponent[other].second).update(counts)
+        if game.has_replays and _may_watch(visit, game):
+            by_opponent[other].games.append(game.id)
+    return sorted(by_opponent.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(ask: Ask, game: StoredPairing | GameSummary) -> bool:
-    both = [each for each in (game.red_id, game.blue_id) if each]
-    public = ask.site.store.course.public.replays and {*both} <= ladder_of(ask).names.keys()
-    return ask.teaches or public or any(_is_mine(ask, each) for each in both)
+def _may_watch(visit: Visit, game: StoredPairing | GameSummary) -> bool:
+    ids = [number for number in (game.red_id, game.blue_id) if number]
+    public = visit.site.store.course.public.replays and {*ids} <= visible_ladder(visit).names.keys()
+    return visit.teaches or public or any(_in_own_team(visit, number) for number in ids)
 
 
-def _is_mine(ask: Ask, hand_in_id: int) -> bool:
-    _, person = _author(ask, hand_in_id)
-    return person is not None and ask.is_ours(person.id)
+def _in_own_team(visit: Visit, hand_in_id: int) -> bool:
+    _, person = _author(visit, hand_in_id)
+    return person is not None and visit.in_same_team(person.id)
 
 
-def entry(ask: Ask) -> Response:
+def entry(visit: Visit) -> Response:
     """Show one entry: rating, opponents."""
-    hand_in = ask.found(HandIn)
-    if not (ask.teaches or ask.is_ours(hand_in.person_id) or hand_in.id in ladder_of(ask).names):
+    hand_in = visit.row_or_404(HandIn)
+    if not (visit.teaches or visit.in_same_team(hand_in.person_id) or hand_in.id in visible_ladder(visit).names):
         raise HTTPException(404)
-    row = next((each for each in ladder_of(ask).rows if each.hand_in.id == hand_in.id), None)
-    return ask.page(
-        "entry.html", called(ask, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(ask, hand_in),
-        mine=ask.teaches or ask.is_ours(hand_in.person_id),
-        alone=ask.site.store.by_anchors().get(hand_in.id) if ask.teaches else None,
+    row = next((each for each in visible_ladder(visit).rows if each.hand_in.id == hand_in.id), None)
+    return visit.page(
+        "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(visit, hand_in),
+        mine=visit.teaches or visit.in_same_team(hand_in.person_id),
+        by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
     )  # fmt: skip
 
 
-def match(ask: Ask) -> Response:
-    """Replay the games of a pairing that were kept."""
+def match(visit: Visit) -> Response:
+    """Replay the stored games of a pairing."""
     from multigrid_rl.competition.cup_folder import Pairing  # noqa: PLC0415 - with these comes torch
     from multigrid_rl.show import replay, video  # noqa: PLC0415
     from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
 
-    game = ask.found(StoredPairing)
-    if not _may_watch(ask, game):
+    game = visit.row_or_404(StoredPairing)
+    if not _may_watch(visit, game):
         raise HTTPException(404)
-    names = {f"h{each}": called(ask, each) for each in (game.red_id, game.blue_id) if each}
+    names = {f"h{number}": display_name(visit, number) for number in (game.red_id, game.blue_id) if number}
     pairing = Pairing.model_validate_json(game.pairing)
-    ours = {who for who in names if ask.teaches or _is_mine(ask, int(who[1:]))}
-    kept = []
+    own_names = {name for name in names if visit.teaches or _in_own_team(visit, int(name[1:]))}
+    records = []
     for record in pairing.kept:
-        players = {seat: names.get(who, who) for seat, who in record.players.items()}
-        # What a program thinks is its author's alone.
-        notes = {seat: said for seat, said in record.notes.items() if record.players[seat] in ours}
-        kept.append(record.model_copy(update={"players": players, "notes": notes}))
-    shown_games = replay.replays(kept)
-    films = [video.page_film(GameDrawing(record), record.label) for record in kept if not shown_games["data"]]  # type: ignore[arg-type]
-    script = "texts.js" if shown_games.get("scripts") == TEXT_SCRIPTS else "replay.js"
-    return ask.page(
-        "match.html", " against ".join(names.values()), data=shown_games["data"], films=films, script=script,
-        game=game, pairing=pairing, why=ask.teaches or pairing.at_fault in ours,
-        lead=f"{plural(len(kept), 'game')} to look at, of {len(pairing.outcomes)} that were played.",
+        players = {seat: names.get(name, name) for seat, name in record.players.items()}
+        # Only its author sees the notes of a program.
+        notes = {seat: texts for seat, texts in record.notes.items() if record.players[seat] in own_names}
+        records.append(record.model_copy(update={"players": players, "notes": notes}))
+    replay_content = replay.replays(records)
+    films = [video.page_film(GameDrawing(record), record.label) for record in records if not replay_content["data"]]  # type: ignore[arg-type]
+    script = "texts.js" if replay_content.get("scripts") == TEXT_SCRIPTS else "replay.js"
+    return visit.page(
+        "match.html", " against ".join(names.values()), data=replay_content["data"], films=films, script=script,
+        game=game, pairing=pairing, why=visit.teaches or pairing.at_fault in own_names,
+        lead=f"{plural(len(records), 'game')} to look at, of {len(pairing.outcomes)} that were played.",
     )  # fmt: skip
 
 
-# --- one's own
+# --- hand-ins
 
 
-def mine(ask: Ask) -> Response:
-    """Show one's own hand-ins, and where to hand in."""
-    return _hand_ins(ask, ask.me, "My hand-ins")
+def mine(visit: Visit) -> Response:
+    """Show the visitor's hand-ins, and forms to hand in."""
+    return _hand_ins(visit, visit.user, "My hand-ins")
 
 
-def student(ask: Ask) -> Response:
-    """Show the hand-ins of somebody."""
-    person = ask.found(Person)
-    return _hand_ins(ask, person, person.name)
+def student(visit: Visit) -> Response:
+    """Show the hand-ins of a student."""
+    person = visit.row_or_404(Person)
+    return _hand_ins(visit, person, person.name)
 
 
-def _hand_ins(ask: Ask, who: Person, title: str) -> Response:
-    store, now = ask.site.store, ask.site.store.now()
-    rows, course, code = store.history(who.id), store.course, who.code
-    used = sum(own.counts and own.at > now - 3600 * course.quota.per_h for own, _, _ in rows)
-    missed = {own.id: course.missed(own.at, code) for own, _, _ in rows}
-    stands: dict[int, list[str]] = {}
-    for each in course.deadlines:
-        found = counted(rows, course, each, code)
-        if found.own is not None:
-            stands.setdefault(found.own[0].id, []).append(each.name)
-    return ask.page(
-        "mine.html", title, who=who, team=store.team(who.id).name, rows=rows, missed=missed, stands=stands,
-        left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=ask.site.url,
+def _hand_ins(visit: Visit, person: Person, title: str) -> Response:
+    store, now = visit.site.store, visit.site.store.now()
+    rows, course, code = store.history(person.id), store.course, person.code
+    used = sum(hand_in.counts and hand_in.at > now - 3600 * course.quota.per_h for hand_in, _, _ in rows)
+    missed = {hand_in.id: course.missed(hand_in.at, code) for hand_in, _, _ in rows}
+    counts_for: dict[int, list[str]] = {}
+    for deadline in course.deadlines:
+        found = deadline_result(rows, course, deadline, code)
+        if found.counting is not None:
+            counts_for.setdefault(found.counting[0].id, []).append(deadline.name)
+    return visit.page(
+        "mine.html", title, who=person, team=store.team(person.id).name, rows=rows, missed=missed, stands=counts_for,
+        left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=visit.site.url,
         due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
-        frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(ask, who.id),
-        graded={own.id for own, _, grade in rows if grade and _graded(ask, own, code)},
+        frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(visit, person.id),
+        graded={hand_in.id for hand_in, _, grade in rows if grade and _may_read_points(visit, hand_in, code)},
     )  # fmt: skip
 
 
-def _on_ladder(ask: Ask, person_id: int) -> int:
-    """Return which hand-in of somebody, or of the team, stands on the ladder; 0: none that who asks may see."""
-    ours = ask.site.store.team(person_id).ids
-    return next((row.hand_in.id for row in ladder_of(ask).rows if row.hand_in.person_id in ours), 0)
+def _on_ladder(visit: Visit, person_id: int) -> int:
+    """Return the hand-in of a person or team on the ladder; 0: none that the visitor may see."""
+    team_ids = visit.site.store.team(person_id).ids
+    return next((row.hand_in.id for row in visible_ladder(visit).rows if row.hand_in.person_id in team_ids), 0)
 
 
-def _graded(ask: Ask, row: HandIn, code: str) -> bool:
-    """Return whether who asks may read the points of a hand-in by now."""
-    return ask.teaches or ask.site.store.course.points_shown(row.at, ask.site.store.now(), code)
+def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
+    """Return whether the visitor may read the points of a hand-in now."""
+    return visit.teaches or visit.site.store.course.points_shown(row.at, visit.site.store.now(), code)
 
 
-def _to_read(ask: Ask) -> tuple[HandIn, str]:
-    """Return the hand-in that is asked for, and its author's id. Raises ``HTTPException`` 404: another's."""
-    row = ask.found(HandIn)
-    if not (ask.teaches or ask.is_ours(row.person_id)):
+def _readable_hand_in(visit: Visit) -> tuple[HandIn, str]:
+    """Return the requested hand-in, and its author's id. Raises ``HTTPException`` 404: another team's."""
+    row = visit.row_or_404(HandIn)
+    if not (visit.teaches or visit.in_same_team(row.person_id)):
         raise HTTPException(404)
-    author = ask.site.store.get(Person, row.person_id) if row.person_id else None
+    author = visit.site.store.get(Person, row.person_id) if row.person_id else None
     return row, author.code if author else ""
 
 
-def files(ask: Ask) -> Response:
-    """Send what was handed in, as a zip file."""
-    row, _ = _to_read(ask)
-    place = next(iter(ask.site.store.upload_folder(row.id).glob("*")), None)
-    if place is None:  # an anchor's, or a forgotten one's
+def files(visit: Visit) -> Response:
+    """Send the uploaded files, as a zip file."""
+    row, _ = _readable_hand_in(visit)
+    upload = next(iter(visit.site.store.upload_folder(row.id).glob("*")), None)
+    if upload is None:  # of an anchor or a forgotten person
         raise HTTPException(404)
     name = {"content-disposition": f'attachment; filename="hand-in-{row.id}.zip"', "content-type": "application/zip"}
-    return FileResponse(place, headers=name) if place.is_file() else Response(packed(place), headers=name)
+    return FileResponse(upload, headers=name) if upload.is_file() else Response(as_zip(upload), headers=name)
 
 
-def hand_in(ask: Ask) -> Response:
-    """Show where a hand-in stands, as a page, JSON, or a part of the page where that has changed."""
-    row, code = _to_read(ask)
-    rating, grade = ask.site.store.get(Rating, row.id), ask.site.store.get(Grade, row.id)
-    grade = grade if _graded(ask, row, code) else None
+def hand_in(visit: Visit) -> Response:
+    """Show the state of a hand-in, as a page, JSON, or the changed part of the page."""
+    row, code = _readable_hand_in(visit)
+    rating, grade = visit.site.store.get(Rating, row.id), visit.site.store.get(Grade, row.id)
+    grade = grade if _may_read_points(visit, row, code) else None
     done = row.state in DONE
-    if ask.by_program:
-        told = {key: getattr(row, key) for key in _TOLD}
-        missed = ask.site.store.course.missed(row.at, code) if code else None
-        told |= {"late_days": missed[1] if missed else 0}
-        told |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
-        told |= {"on_ladder": row.id in ladder_of(ask).names}
-        told |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
-        return JSONResponse(told)
-    steps = [each for each in ask.site.store.events(row.id) if each.kind in STATES]
+    if visit.wants_json:
+        reply = {key: getattr(row, key) for key in _REPORTED_FIELDS}
+        missed = visit.site.store.course.missed(row.at, code) if code else None
+        reply |= {"late_days": missed[1] if missed else 0}
+        reply |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
+        reply |= {"on_ladder": row.id in visible_ladder(visit).names}
+        reply |= {key: getattr(rating, key) for key in ("rating", "low", "high", "games")} if rating else {}
+        return JSONResponse(reply)
+    steps = [each for each in visit.site.store.events(row.id) if each.kind in STATES]
     ahead = [] if done else [state for state in STATES[1:4] if state not in {each.kind for each in steps}]
-    part, late = ask.request.query_params.get("part"), 0 < row.deadline < ask.site.store.now()
+    part, late = visit.request.query_params.get("part"), 0 < row.deadline < visit.site.store.now()
     mark = f"{len(steps)}.{rating and rating.games}.{grade and grade.at}.{late}"
-    page = ask.page(
+    page = visit.page(
         "hand_in.html" if part is None else "state.html", f"{row.name}: {row.state}", mark=mark, late=late,
         row=row, rating=rating, grade=grade, steps=steps, ahead=ahead, done=done,
-        on_ladder=_on_ladder(ask, row.person_id) if row.person_id else 0,
+        on_ladder=_on_ladder(visit, row.person_id) if row.person_id else 0,
     )  # fmt: skip
-    return unless_same((mark, bytes(page.body)), part)
+    return page_if_changed((mark, bytes(page.body)), part)
 
 
 # --- signing in, signing out, being forgotten
 
 
-def enter_page(ask: Ask) -> Response:
-    """Ask whether to sign in: a page that only looks at the link changes nothing."""
-    token = ask.request.path_params["token"]
-    if (person := ask.site.whose("link", token)) is None:
+def enter_page(visit: Visit) -> Response:
+    """Show a button to sign in: only opening the link, as programs do, changes nothing."""
+    token = visit.request.path_params["token"]
+    if (person := visit.site.person_of("link", token)) is None:
         raise HTTPException(401)
-    return ask.page("enter.html", f"Sign in to {ask.site.store.course.title}", token=token, name=person.name)
+    return visit.page("enter.html", f"Sign in to {visit.site.store.course.title}", token=token, name=person.name)
 
 
-def enter(ask: Ask) -> Response:
+def enter(visit: Visit) -> Response:
     """Sign a browser in."""
-    if (person := ask.site.whose("link", str(ask.form.get("token", "")))) is None:
+    if (person := visit.site.person_of("link", str(visit.form.get("token", "")))) is None:
         raise HTTPException(401)
-    session = ask.site.signer.issue("session", person.id, person.token_version)
+    session = visit.site.signer.issue("session", person.id, person.token_version)
     answer = RedirectResponse("/mine", 303)
-    answer.set_cookie(value=session, max_age=int(KINDS["session"]), **ask.site.cookie)
+    answer.set_cookie(value=session, max_age=int(KINDS["session"]), **visit.site.cookie)
     return answer
 
 
-def leave(ask: Ask) -> Response:
-    """Sign out here, or everywhere: of all links, tokens and browsers."""
-    if ask.form.get("everywhere"):
-        ask.site.store.revoke(ask.me.id)
+def leave(visit: Visit) -> Response:
+    """Sign out here, or everywhere: revoke all links, tokens and sessions."""
+    if visit.form.get("everywhere"):
+        visit.site.store.revoke(visit.user.id)
     answer = RedirectResponse("/", 303)
-    answer.delete_cookie(**ask.site.cookie)
+    answer.delete_cookie(**visit.site.cookie)
     return answer
 
 
-def token(ask: Ask) -> Response:
+def token(visit: Visit) -> Response:
     """Show a new token for ``multigrid-rl submit``."""
-    made = ask.site.signer.issue("token", ask.me.id, ask.me.token_version)
-    return ask.page("token.html", "A token for the command line", token=made, url=ask.site.url)
+    new_token = visit.site.signer.issue("token", visit.user.id, visit.user.token_version)
+    return visit.page("token.html", "A token for the command line", token=new_token, url=visit.site.url)
 
 
-def privacy(ask: Ask) -> Response:
-    """Show what is kept, and where to ask to be forgotten."""
-    due = ask.site.store.to_forget().get(ask.person.id) if ask.person else None
-    return ask.page("privacy.html", "What is kept, and for how long", due=due)
+def privacy(visit: Visit) -> Response:
+    """Show which data is stored, and a form to be forgotten."""
+    due = visit.site.store.to_forget().get(visit.person.id) if visit.person else None
+    return visit.page("privacy.html", "What is kept, and for how long", due=due)
 
 
-def forget(ask: Ask) -> Response:
-    """Let who asks be forgotten in a week."""
-    sure = str(ask.form.get("sure", ""))
+def forget(visit: Visit) -> Response:
+    """Schedule the forgetting of the visitor in a week."""
+    sure = str(visit.form.get("sure", ""))
     if sure.strip().lower() != "forget me":
         raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
-    ask.site.store.ask_to_forget(ask.me.id)
+    visit.site.store.request_forgetting(visit.user.id)
     return RedirectResponse("/privacy#forget", 303)
 
 
-def keep(ask: Ask) -> Response:
-    """Let who asks not be forgotten after all."""
-    ask.site.store.keep(ask.me.id, ask.me.id)
+def keep(visit: Visit) -> Response:
+    """Cancel the forgetting of the visitor."""
+    visit.site.store.cancel_forgetting(visit.user.id, visit.user.id)
     return RedirectResponse("/privacy#forget", 303)
 
 
 # --- for machines
 
 
-def health(ask: Ask) -> Response:
-    """Say whether the server works: 503 where its store does not answer or hand-ins are overdue."""
-    found = ask.site.store.health()
-    late = found.get("oldest_job_s", 0) > 120
-    return JSONResponse({"status": "behind" if late else "ok", **found}, 503 if late else 200)
+def health(visit: Visit) -> Response:
+    """Answer whether the server works: 503 where jobs wait for more than two minutes."""
+    found = visit.site.store.health()
+    is_late = found.get("oldest_job_s", 0) > 120
+    return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 
-#: Everything that students see.
+#: Pages of students and of everybody.
 PAGES = [
-    Page("/", ladder, kept=True),
+    Page("/", ladder, cached=True),
     Page("/entry/{id}", entry),
     Page("/match/{id}", match, pace="replay"),
     Page("/mine", mine, "student"),

@@ -1,8 +1,7 @@
-"""People of a course: who is on the roster and what they are called, their access, and how they are forgotten.
+"""People of a course: roster and pseudonyms, access by tokens, and forgetting.
 
-A pseudonym is a number, which says nothing about a person. A token says who, as what, and until when, under a
-signature (HMAC-SHA-256) with the course's secret. It holds for as long as the person's ``token_version`` in the store
-is the one it was made for: revoking is counting that up.
+A token contains person, version and expiry time, signed (HMAC-SHA-256) with the course's secret. It is valid while the
+person's ``token_version`` in the store is unchanged; revoking increments that.
 """
 
 import base64
@@ -25,13 +24,13 @@ from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Setti
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 
-#: What of the course may not change once games were played.
-_FIXED = ("scenario", "overrides", "anchors", "games", "program_games")
-#: Seconds in which somebody who asks to be forgotten may think better of it; how a setting begins that says when.
+#: Settings of the course that may not change after its start.
+_FIXED_KEYS = ("scenario", "overrides", "anchors", "games", "program_games")
+#: Seconds between a person's request to be forgotten and its execution; prefix of the setting that stores its time.
 FORGET_S, _TO_FORGET = 7 * DAY_S, "forget "
-#: What a token may be for, and how many seconds it holds: a link in a mail, a client's file, a browser's cookie.
+#: Kinds of tokens and their lifetimes in seconds: a link in a mail, a client's file, a browser's cookie.
 KINDS = {"link": 200 * DAY_S, "token": 200 * DAY_S, "session": 14 * DAY_S}
-#: What is longer is not looked at.
+#: Characters of a token that are read.
 _MAX_TOKEN = 400
 
 
@@ -39,63 +38,68 @@ _MAX_TOKEN = 400
 class Signer:
     """Makes and reads tokens."""
 
-    secret: bytes  # of the course; it is in the store alone
+    secret: bytes  # of the course; only the store has it
     clock: Callable[[], float] = time.time  # seconds since 1970
 
     def issue(self, kind: str, person: int, version: int) -> str:
         """Return a token of a kind of :data:`KINDS` for a person, to be read by :meth:`read`."""
-        said = f"{int(self.clock() + KINDS[kind])} {version} {person}".encode()
-        return f"{_written(said)}.{_written(self._signature(kind, said))}"
+        payload = f"{int(self.clock() + KINDS[kind])} {version} {person}".encode()
+        return f"{_encode(payload)}.{_encode(self._signature(kind, payload))}"
 
     def read(self, kind: str, token: str) -> tuple[int, int] | None:
-        """Return whose token of this kind it is, and of which version; ``None``: forged, of another kind, or over."""
+        """Return person and version of a token of this kind; ``None``: forged, of another kind, or expired."""
         with suppress(ValueError):
-            said, signature = map(_read, token[:_MAX_TOKEN].split("."))
-            if hmac.compare_digest(signature, self._signature(kind, said)):
-                until, version, person = map(int, said.split(b" "))
+            payload, signature = map(_decode, token[:_MAX_TOKEN].split("."))
+            if hmac.compare_digest(signature, self._signature(kind, payload)):
+                until, version, person = map(int, payload.split(b" "))
                 return (person, version) if until > self.clock() else None
         return None
 
-    def form(self, session: str) -> str:
-        """Return the secret of a session's forms: who can read our pages knows it, and nobody else."""
-        return _written(self._signature("form", session.encode()))
+    def form_secret(self, session: str) -> str:
+        """Return the secret of a session's forms, against forged requests of other sites."""
+        return _encode(self._signature("form", session.encode()))
 
-    def form_holds(self, session: str, told: str) -> bool:
+    def form_is_valid(self, session: str, secret: str) -> bool:
         """Return whether a form came from a page of this session."""
-        return hmac.compare_digest(self.form(session).encode(), told.encode())
+        return hmac.compare_digest(self.form_secret(session).encode(), secret.encode())
 
-    def _signature(self, kind: str, said: bytes) -> bytes:
-        return hmac.digest(self.secret, kind.encode() + b"\0" + said, hashlib.sha256)
+    def _signature(self, kind: str, payload: bytes) -> bytes:
+        return hmac.digest(self.secret, kind.encode() + b"\0" + payload, hashlib.sha256)
 
 
-def _written(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _read(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if _written(data) != text:  # not lenient: of all ways to write the same bytes one is right
+    if _encode(data) != text:  # the same bytes have exactly one valid text
         raise ValueError(text)
     return data
+
+
+def _draw_pseudonym(taken: set[str]) -> str:
+    while (name := f"player {secrets.randbelow(900_000) + 100_000}") in taken:
+        pass
+    return name
 
 
 class People(Store):
     """A store with people."""
 
     def sync(self, roster: Sequence[Enrolled] = ()) -> None:
-        """Make rows for the people of a roster; draws the secret seeds once.
+        """Make rows for the people of a roster, and draw the secret seeds once; removes nobody.
 
-        Nobody is removed: who left the roster keeps what was handed in, and signs in no more. Raises ``ConfigError``:
-        another game, or other anchors than the course began with.
+        Raises ``ConfigError``: game or anchors differ from those at the course's start.
         """
-        fixed = json.dumps({key: getattr(self.course, key) for key in _FIXED}, sort_keys=True)
+        fixed = json.dumps({key: getattr(self.course, key) for key in _FIXED_KEYS}, sort_keys=True)
         with self.writing() as session:
-            before = session.get(Setting, "fixed")
-            if before is not None and before.value != fixed:
-                was, now = json.loads(before.value), json.loads(fixed)
-                key = next(key for key in was if was[key] != now[key])
-                raise ConfigError(expected(f"course: {key}", f"{was[key]}, with which it began", now[key]))
-            if before is None:
+            stored = session.get(Setting, "fixed")
+            if stored is not None and stored.value != fixed:
+                began, now = json.loads(stored.value), json.loads(fixed)
+                key = next(key for key in began if began[key] != now[key])
+                raise ConfigError(expected(f"course: {key}", f"{began[key]}, with which it began", now[key]))
+            if stored is None:
                 values = {"fixed": fixed, "seed": str(secrets.randbits(62)), "agents_key": secrets.token_hex(16)}
                 values |= {"rubric_seed": str(secrets.randbits(62)), "secret": secrets.token_hex(32)}
                 session.add_all(Setting(key=key, value=value) for key, value in values.items())
@@ -104,24 +108,23 @@ class People(Store):
     def _enrol(self, session: Session, roster: Sequence[Enrolled]) -> None:
         known = {person.code: person for person in session.scalars(select(Person))}
         taken = {person.pseudonym for person in known.values()}
-        for one in roster:
-            if self._was(session, one.code) in known:  # asked to be forgotten, whatever the roster says
+        for enrolled in roster:
+            if self._forgotten_code(session, enrolled.code) in known:  # asked to be forgotten, whatever the roster says
                 continue
-            if (person := known.get(one.code)) is None:
-                drawn = iter(lambda: f"player {secrets.randbelow(900_000) + 100_000}", "")
-                name = next(name for name in drawn if name not in taken)
+            if (person := known.get(enrolled.code)) is None:
+                name = _draw_pseudonym(taken)
                 taken.add(name)
-                session.add(Person(**one._asdict(), pseudonym=name))
+                session.add(Person(**enrolled._asdict(), pseudonym=name))
             else:
-                person.name, person.email, person.role = one.name, one.email, one.role
-        listed = {one.code for one in roster}
-        for person in known.values():
+                person.name, person.email, person.role = enrolled.name, enrolled.email, enrolled.role
+        listed = {enrolled.code for enrolled in roster}
+        for person in known.values():  # people who left the roster lose access
             if roster and person.code not in listed:
                 person.token_version += 1
 
     @staticmethod
-    def _was(session: Session, code: str) -> str:
-        """Return what stands in place of a forgotten person's id in the roster, and does not give it away."""
+    def _forgotten_code(session: Session, code: str) -> str:
+        """Return the keyed hash that replaces a forgotten person's id."""
         secret = session.get_one(Setting, "secret").value
         return f"forgotten-{hmac.new(bytes.fromhex(secret), code.encode(), 'sha256').hexdigest()[:32]}"
 
@@ -135,84 +138,84 @@ class People(Store):
             return session.scalar(select(Person).where(Person.code == code))
 
     def revoke(self, person_id: int) -> None:
-        """Let a person's links, tokens and browsers hold no longer."""
+        """Revoke a person's links, tokens and sessions."""
         with self.writing() as session:
             session.get_one(Person, person_id).token_version += 1
-            self.note(session, "access", person=person_id)
+            self.add_event(session, "access", person=person_id)
 
-    def ask_to_forget(self, person_id: int) -> None:
-        """Let a person be forgotten in :data:`FORGET_S`; asking again changes nothing."""
+    def request_forgetting(self, person_id: int) -> None:
+        """Schedule the forgetting of a person in :data:`FORGET_S`; a second request changes nothing."""
         with self.writing() as session:
             if session.get(Setting, key := f"{_TO_FORGET}{person_id}") is None:
                 session.add(Setting(key=key, value=str(self.now() + FORGET_S)))
-                self.note(session, "to be forgotten", person=person_id)
+                self.add_event(session, "to be forgotten", person=person_id)
 
-    def keep(self, person_id: int, by: int = 0) -> None:
-        """Let a person not be forgotten, whoever asked for it; ``by``: who says so."""
+    def cancel_forgetting(self, person_id: int, by: int = 0) -> None:
+        """Cancel the forgetting of a person; ``by``: the id of the person who cancels it."""
         with self.writing() as session:
             session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
-            self.note(session, "kept", f"person {person_id}", person=by)
+            self.add_event(session, "kept", f"person {person_id}", person=by)
 
     def to_forget(self) -> dict[int, float]:
-        """Return when those will be forgotten who have asked for it, by person."""
+        """Return the times of all scheduled forgettings, by person."""
         found = self.all(select(Setting).where(Setting.key.startswith(_TO_FORGET)))
         return {int(row.key.removeprefix(_TO_FORGET)): float(row.value) for row in found}
 
-    def without_replays(self) -> int:
-        """Remove the games that were kept to look at, with what programs said in them; returns of how many pairings."""
+    def remove_replays(self) -> int:
+        """Remove the stored games of all pairings, with the notes of programs; returns of how many pairings."""
         with self.writing() as session:
-            return self._rewrite(session, lambda _: [])
+            return self._rewrite_replays(session, lambda _: [])
 
     @staticmethod
-    def _rewrite(session: Session, kept: Callable[[list[Any]], list[Any]], *which: Any) -> int:
-        """Change the games that pairings have kept; returns of how many pairings."""
+    def _rewrite_replays(session: Session, change: Callable[[list[Any]], list[Any]], *conditions: Any) -> int:
+        """Change the stored games of pairings; returns how many pairings have some."""
         changed = 0
-        for number in session.scalars(select(StoredPairing.id).where(*which)).all():
-            game = session.get_one(StoredPairing, number)
-            told = json.loads(game.pairing)
-            changed += bool(told["kept"])
-            game.pairing = json.dumps(told | {"kept": kept(told["kept"])})
+        for number in session.scalars(select(StoredPairing.id).where(*conditions)).all():
+            row = session.get_one(StoredPairing, number)
+            pairing = json.loads(row.pairing)
+            changed += bool(pairing["kept"])
+            row.pairing = json.dumps(pairing | {"kept": change(pairing["kept"])})
             session.flush()
-            session.expunge(game)  # one at a time: together they are large
+            session.expunge(row)  # one at a time: together they are large
         return changed
 
     def purge(self) -> int:
-        """Forget those who asked for it long enough ago; returns how many."""
+        """Forget the people whose request is old enough; returns how many."""
         due = [person_id for person_id, at in self.to_forget().items() if at <= self.now()]
         for person_id in due:
             self.forget(person_id)
         return len(due)
 
     def forget(self, person_id: int) -> None:
-        """Remove name, address, access, files and grades of a person. Games stay: others are rated by them."""
+        """Remove name, address, access, files and grades of a person. Games stay: ratings of others need them."""
         with self.writing() as session:
             person = session.get_one(Person, person_id, with_for_update=True)
             if person.forgotten:
                 return
-            person.forgotten, person.code, person.email = True, self._was(session, person.code), ""
+            person.forgotten, person.code, person.email = True, self._forgotten_code(session, person.code), ""
             person.name, person.token_version = person.pseudonym, person.token_version + 1
-            own = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
-            ids = [each.id for each in own]
-            for each in own:
-                each.name, each.log, each.same_as, each.reason = "forgotten", "", "", ""
-                if each.state not in ("rated", "refused"):
-                    self.move(session, each, "refused", "its author asked to be forgotten")
-            # What a check or a rubric has said may name what was handed in, and who did.
+            hand_ins = list(session.scalars(select(HandIn).where(HandIn.person_id == person_id)))
+            ids = [hand_in.id for hand_in in hand_ins]
+            for hand_in in hand_ins:
+                hand_in.name, hand_in.log, hand_in.same_as, hand_in.reason = "forgotten", "", "", ""
+                if hand_in.state not in ("rated", "refused"):
+                    self.set_state(session, hand_in, "refused", "its author asked to be forgotten")
+            # The text of a check or a rubric may contain names of files and people.
             session.execute(update(Event).where(Event.hand_in_id.in_(ids)).values(text=""))
             session.execute(delete(Grade).where(Grade.hand_in_id.in_(ids)))
             names = {f"h{number}" for number in ids}
 
-            def silent(kept: list[Any]) -> list[Any]:
-                for game in kept:
-                    said = game.get("notes", {}).items()
-                    game["notes"] = {seat: words for seat, words in said if game["players"].get(seat) not in names}
-                return kept
+            def no_notes(games: list[Any]) -> list[Any]:
+                for game in games:
+                    notes = game.get("notes", {}).items()
+                    game["notes"] = {seat: words for seat, words in notes if game["players"].get(seat) not in names}
+                return games
 
-            self._rewrite(session, silent, or_(StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)))
+            self._rewrite_replays(session, no_notes, or_(StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)))
             session.execute(delete(Job).where(Job.hand_in_id.in_(ids), Job.worker == ""))
             session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
-            self.note(session, "forgotten", person=person_id)
+            self.add_event(session, "forgotten", person=person_id)
         remove_tree(self.home / "incoming" / str(person_id))
-        for each in own:
-            remove_tree(self.home / "uploads" / str(each.id))
-            remove_tree(self.entry_folder(each.id))
+        for hand_in in hand_ins:
+            remove_tree(self.home / "uploads" / str(hand_in.id))
+            remove_tree(self.entry_folder(hand_in.id))

@@ -1,4 +1,4 @@
-"""The queue of a class server: who does what next, under leases, each result in one transaction."""
+"""The queue of a class server: jobs under leases, each result in one transaction."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from sqlalchemy.orm import Session, aliased
 
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
-from multigrid_rl.serve.rating import Met
+from multigrid_rl.serve.rating import PairingResult
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
 
-if TYPE_CHECKING:  # they bring torch, which who only asks and answers does without
+if TYPE_CHECKING:  # they import torch, which the pages do without
     from multigrid_rl.competition.cup_folder import Pairing
-    from multigrid_rl.serve.rating import Met, Rated
+    from multigrid_rl.serve.rating import Ratings
 
-#: Seconds that a lease holds without a heartbeat, and of a heartbeat.
+#: Seconds of a lease without a heartbeat, and between heartbeats.
 LEASE_S, BEAT_S = 10.0, 2.0
-#: Times that a job is begun before it is given up, as a fault of the server; seconds that it waits after each.
+#: Attempts at a job before it is given up as a fault of the server; seconds of waiting after each.
 ATTEMPTS, BACKOFF_S = 25, 0.2
-#: Pairings with forfeited games after which a program meets nobody any more.
+#: Pairings with forfeited games after which a program plays no further games.
 STRIKES = 3
 #: Setting with ratings from games against anchors alone, in JSON.
 BY_ANCHORS = "by_anchors"
-#: What is noted of a program whose job took far too long.
+#: Kind of the event of a program whose job took far too long.
 STUCK = "stuck"
-#: Seconds for its check, and for all of its answers, from which a program has the lane of what is slow.
+#: Seconds of its check, and of all its answers, above which a program moves to the slow lane.
 SLOW_CHECK_S, SLOW_S = 5.0, 20.0
 
 
@@ -45,38 +45,38 @@ def log(what: str, **about: Any) -> None:
 
 
 class LostLeaseError(RunError):
-    """Another worker has this job by now: what was found counts no more."""
+    """Another worker has this job by now, and the result is discarded."""
 
 
 class QueueSnapshot(NamedTuple):
-    """Everything that ratings follow from, at one moment."""
+    """Everything that ratings are computed from, at one moment."""
 
-    games: list[Met]
+    games: list[PairingResult]
     anchors: list[int]
     placed: list[int]  # hand-ins that have played all their first games
 
 
-def called(row: HandIn) -> str:
-    """Return what a hand-in is called in pairings, and its folder in ``entries``: ``h12``; anchors have their names."""
+def player_name(row: HandIn) -> str:
+    """Return the name of a hand-in in pairings and as a folder in ``entries``: ``h12``, or the name of an anchor."""
     return row.name if row.person_id is None else f"h{row.id}"
 
 
 def _lane(row: HandIn, most_s: float = SLOW_S) -> str:
-    """Return whose worker plays a hand-in."""
+    """Return the lane of a hand-in's games."""
     return BUNDLE if row.kind != "external" else SLOW if row.seconds > most_s else PROGRAM
 
 
-def _waits(row: HandIn) -> ColumnElement[bool]:
-    """Return which jobs are a hand-in's games that nobody plays yet."""
+def _waiting_games(row: HandIn) -> ColumnElement[bool]:
+    """Return the condition for jobs of a hand-in's games that no worker has yet."""
     return and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
 
 
-#: What failed lets others go first, but for ratings: there is one for all, and all wait for it.
+#: Failed jobs go behind others, except ratings: all hand-ins wait for that one job.
 _ORDER = (Job.priority, case((Job.kind == "rate", 0), else_=Job.attempts), Job.hand_in_id, Job.id)
 
 
 class Queue(People):
-    """A store with what workers need."""
+    """A store with the methods of workers."""
 
     def secrets(self) -> dict[str, str]:
         """Return the seeds of the course's games."""
@@ -85,18 +85,18 @@ class Queue(People):
     # --- leases
 
     def claim(self, worker: str, lanes: Sequence[str]) -> Job | None:
-        """Lease the next job of some lanes, or one whose worker is dead; ``None``: nothing to do."""
+        """Lease the next job of some lanes, or one of a dead worker; ``None``: nothing to do."""
         now = self.now()
-        # A lease that ends later than any can was given before the clock was set back.
+        # A lease beyond the longest possible one is from before the clock was set back.
         free = or_(Job.worker == "", Job.lease_until < now, Job.lease_until > now + 2 * LEASE_S)
         due = or_(Job.not_before <= now, Job.not_before > now + ATTEMPTS)
-        # A program has one worker at a time, so that a slow one leaves the others to those who wait.
-        held = aliased(Job)
-        busy = exists().where(held.hand_in_id == Job.hand_in_id, held.lane == PROGRAM, held.lease_until >= now)
-        alone = or_(Job.lane != PROGRAM, ~busy.where(held.id != Job.id, held.worker != ""))
-        query = select(Job).where(Job.lane.in_(lanes), free, due, alone)
+        # A program has one worker at a time, so that a slow one leaves workers to the others.
+        other = aliased(Job)
+        busy = exists().where(other.hand_in_id == Job.hand_in_id, other.lane == PROGRAM, other.lease_until >= now)
+        program_is_idle = or_(Job.lane != PROGRAM, ~busy.where(other.id != Job.id, other.worker != ""))
+        query = select(Job).where(Job.lane.in_(lanes), free, due, program_is_idle)
         query = query.order_by(*_ORDER).limit(1).with_for_update(skip_locked=True)
-        with self.reading() as session:  # most often there is nothing, and nobody is kept from writing
+        with self.reading() as session:  # usually there is nothing, and no lock is taken
             if session.scalar(query) is None:
                 return None
         with self.writing() as session:
@@ -109,76 +109,74 @@ class Queue(People):
                 job.worker, job.lease_until = worker, now + LEASE_S
                 row = session.get(HandIn, job.hand_in_id) if job.kind == "check" else None
                 if row is not None and row.state == "received":
-                    self.move(session, row, "checking")
+                    self.set_state(session, row, "checking")
                 return job
         return None
 
     @contextmanager
-    def _held(self, job: Job) -> Iterator[tuple[Session, Job | None]]:
+    def _leased(self, job: Job) -> Iterator[tuple[Session, Job | None]]:
         """Yield a session, and the job's row; ``None``: another worker has it by now."""
         with self.writing() as session:
             row = session.get(Job, job.id, with_for_update=True)
-            held = row is not None and (row.worker, row.attempts) == (job.worker, job.attempts)
-            yield session, row if held else None
+            is_held = row is not None and (row.worker, row.attempts) == (job.worker, job.attempts)
+            yield session, row if is_held else None
 
     def beat(self, job: Job) -> bool:
-        """Hold a lease for longer; returns whether it still was held."""
-        with self._held(job) as (_, row):
+        """Extend a lease; returns whether the worker still had it."""
+        with self._leased(job) as (_, row):
             if row is not None:
                 row.lease_until = self.now() + LEASE_S
         return row is not None
 
     @contextmanager
-    def finishing(self, job: Job, *, keep: Callable[[Session], bool] = lambda _: False) -> Iterator[Session]:
-        """Yield a session for what a job has found; the job is gone with it, or waits again where ``keep`` says so.
+    def finishing(self, job: Job, *, run_again: Callable[[Session], bool] = lambda _: False) -> Iterator[Session]:
+        """Yield a session for a job's result, and delete the job; where ``run_again`` is true it waits again.
 
         Raises ``LostLeaseError``: another worker has it, and nothing is changed.
         """
-        with self._held(job) as (session, row):
+        with self._leased(job) as (session, row):
             if row is None:
                 raise LostLeaseError(f"job {job.id} ({job.kind}) has another worker")
-            again = keep(session)
+            waits_again = run_again(session)
             yield session
-            if again:
+            if waits_again:
                 row.worker, row.lease_until, row.attempts = "", 0.0, 0
             else:
                 session.delete(row)
 
-    def put_back(self, job: Job, why: str) -> None:
-        """Let a job be tried again, after a fault of the server's."""
-        with self._held(job) as (session, row):
+    def put_back(self, job: Job, reason: str) -> None:
+        """Let a job be tried again, after a fault of the server."""
+        with self._leased(job) as (session, row):
             if row is not None:
                 row.worker, row.lease_until, row.not_before = "", 0.0, self.now() + BACKOFF_S * row.attempts
-                self.note(session, "fault", f"{job.kind}: {why}", hand_in=job.hand_in_id)
+                self.add_event(session, "fault", f"{job.kind}: {reason}", hand_in=job.hand_in_id)
 
     def release(self, worker: str | None = None) -> int:
-        """Free what a dead worker, or process of workers ``NAME.1``, held, or all did; returns how many jobs."""
-        its = or_(Job.worker == worker, Job.worker.startswith(f"{worker}.", autoescape=True))
+        """Free the jobs of a dead worker, of a process of workers ``NAME.1``, or of all; returns how many."""
+        of_worker = or_(Job.worker == worker, Job.worker.startswith(f"{worker}.", autoescape=True))
         with self.writing() as session:
-            held = list(session.scalars(select(Job).where(its if worker else Job.worker != "")))
+            held = list(session.scalars(select(Job).where(of_worker if worker else Job.worker != "")))
             for job in held:
                 job.worker, job.lease_until = "", 0.0
             return len(held)
 
-    def stuck(self, job: Job) -> None:
-        """Note that the worker of a job ends, as it took far too long; the second time that is its program's fault.
-
-        Of two programs it is the one in whose jobs it happened more often.
-        """
-        with self._held(job) as (session, row):
-            who = [session.get(HandIn, number) for number in (job.hand_in_id, job.other_id) if job.kind != "appeal"]
-            programs = [each for each in who if each is not None and each.kind != "frozen" and each.person_id]
+    def note_stuck(self, job: Job) -> None:
+        """Add an event for a job that took far too long; the second time its program is at fault."""
+        with self._leased(job) as (session, row):
+            ids = () if job.kind == "appeal" else (job.hand_in_id, job.other_id)
+            found = [session.get(HandIn, number) for number in ids]
+            programs = [each for each in found if each is not None and each.kind != "frozen" and each.person_id]
             if row is None or not programs:
                 return
-            this_job = f"job {row.id} of {row.at!r}"  # SQLite gives the number of a job that is done to a later one
-            for each in programs:
-                self.note(session, STUCK, this_job, hand_in=each.id)
+            this_job = f"job {row.id} of {row.at!r}"  # SQLite reuses the number of a deleted job
+            for program in programs:
+                self.add_event(session, STUCK, this_job, hand_in=program.id)
             session.flush()
-            ours = select(Event).where(Event.kind == STUCK, Event.hand_in_id.in_([each.id for each in programs]))
-            notes = list(session.scalars(ours))
+            query = select(Event).where(Event.kind == STUCK, Event.hand_in_id.in_([each.id for each in programs]))
+            notes = list(session.scalars(query))
             if sum(note.text == this_job for note in notes) > len(programs):
                 times = Counter(note.hand_in_id for note in notes)
-                worst = max(programs, key=lambda each: times[each.id])
+                worst = max(programs, key=lambda program: times[program.id])
                 session.delete(row)
                 worst.faults += STRIKES
                 if worst.state in ("checking", "placing"):
@@ -191,166 +189,164 @@ class Queue(People):
             row.counts = False
             reason = f"the server failed {ATTEMPTS} times at it: no fault of yours, and no quota used"
             self._refuse(session, row, reason)
-        self.note(session, "given up", job.kind, hand_in=job.hand_in_id)
+        self.add_event(session, "given up", job.kind, hand_in=job.hand_in_id)
 
     def _refuse(self, session: Session, row: HandIn, reason: str, log: str = "") -> None:
-        self.move(session, row, "refused", reason, log)
-        session.execute(delete(Job).where(_waits(row)))
+        self.set_state(session, row, "refused", reason, log)
+        session.execute(delete(Job).where(_waiting_games(row)))
 
     # --- results
 
-    def to_programs(self, job: Job) -> None:
+    def move_to_programs(self, job: Job) -> None:
         """Hand a check over to the workers of programs."""
-        with self.finishing(job, keep=lambda _: True) as session:
+        with self.finishing(job, run_again=lambda _: True) as session:
             session.get_one(Job, job.id).lane = PROGRAM
 
-    def checked(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
-        """Note that a hand-in plays, and let it meet the anchors."""
+    def save_check(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
+        """Store that a hand-in plays, and add its games against the anchors."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state != "checking":  # its author asked to be forgotten meanwhile
                 return
             row.kind, row.sha256, row.seconds = kind, sha256, seconds
-            self.move(session, row, "placing", log=log)
+            self.set_state(session, row, "placing", log=log)
             anchors = session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None))).all()
             for other in [0] if self.meets_nobody else anchors:
-                self.want(session, "pair", row.id, other, lane=_lane(row, SLOW_CHECK_S), priority=FIRST)
+                self.add_job(session, "pair", row.id, other, lane=_lane(row, SLOW_CHECK_S), priority=FIRST)
 
-    def refused(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
-        """Note that a hand-in does not play, by its own fault."""
+    def save_refusal(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
+        """Store that a hand-in does not play, by its own fault."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state not in ("rated", "refused"):
                 row.kind = kind or row.kind
                 self._refuse(session, row, reason, log)
 
-    def paired(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
-        """Keep the pairings of a job: who sat on the first side, who on the other, 0 for nobody, and the games."""
+    def save_pairings(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
+        """Store the pairings of a job: hand-ins of the first and the other side (0: nobody), and the games."""
         with self.finishing(job) as session:
-            # One after the other: of two that end at the same moment the second is to see the first.
+            # This row is a lock: of two jobs that end at the same moment the second sees the first.
             session.get(Setting, "fixed", with_for_update=True)
             for red, blue, pairing in played:
-                what = {"red_id": red, "blue_id": blue, "side": pairing.side}
-                if session.scalar(select(StoredPairing.id).filter_by(**what)) is not None:
+                key = {"red_id": red, "blue_id": blue, "side": pairing.side}
+                if session.scalar(select(StoredPairing.id).filter_by(**key)) is not None:
                     continue
-                session.add(StoredPairing(**what, at=self.now(), pairing=pairing.model_dump_json()))
+                session.add(StoredPairing(**key, at=self.now(), pairing=pairing.model_dump_json()))
                 ids = {pairing.red: red, pairing.blue: blue}
                 for name, seconds in pairing.seconds.items():
                     row = session.get_one(HandIn, ids[name])
                     row.seconds += seconds
-                    if _lane(row) == SLOW:  # it keeps nobody else waiting any more
-                        session.execute(update(Job).where(_waits(row)).values(lane=SLOW))
+                    if _lane(row) == SLOW:  # other programs wait for it no longer
+                        session.execute(update(Job).where(_waiting_games(row)).values(lane=SLOW))
                 if pairing.at_fault is not None and not pairing.out:
                     session.get_one(HandIn, ids[pairing.at_fault]).faults += 1
-            self.note(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
-            left = and_(Job.kind == "pair", Job.priority == job.priority, Job.id != job.id)
-            left = left if job.priority == ANCHORS else and_(left, Job.hand_in_id == job.hand_in_id)
-            if not session.scalar(select(exists().where(left))):
-                self.want(session, "rate", lane=BUNDLE, priority=FIRST)  # once for all games that end meanwhile
+            self.add_event(session, "played", f"{job.hand_in_id} - {job.other_id}", hand_in=job.hand_in_id)
+            remaining = and_(Job.kind == "pair", Job.priority == job.priority, Job.id != job.id)
+            remaining = remaining if job.priority == ANCHORS else and_(remaining, Job.hand_in_id == job.hand_in_id)
+            if not session.scalar(select(exists().where(remaining))):
+                self.add_job(session, "rate", lane=BUNDLE, priority=FIRST)  # once for all games that end meanwhile
 
     @cached_property
-    def _met(self) -> dict[int, Met]:
-        """What ratings need of each pairing, by its number: games never change, and are read once."""
+    def _results_read(self) -> dict[int, PairingResult]:
+        """Results of pairings by number: games never change and are read once."""
         return {}
 
-    def snapshot(self, *, rated: bool) -> QueueSnapshot:
-        """Return everything that ratings follow from; ``rated``: somebody wins."""
+    def snapshot(self, *, by_wins: bool) -> QueueSnapshot:
+        """Return everything that ratings are computed from; ``by_wins``: games are won or lost."""
         with self.reading() as session:
             anchors = list(session.scalars(select(HandIn.id).where(HandIn.person_id.is_(None)).order_by(HandIn.id)))
             anchors_play = session.scalar(select(exists().where(Job.priority == ANCHORS)))
-            plays = select(Job.hand_in_id).where(Job.kind == "pair", Job.priority <= FIRST)
-            rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(plays))
+            unfinished = select(Job.hand_in_id).where(Job.kind == "pair", Job.priority <= FIRST)
+            rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(unfinished))
             placed = [] if anchors_play else list(session.scalars(rows))
-            # Last: who has played all first games by now has them among these, also where others write meanwhile.
+            # Read last: these contain all first games of the placed ones, even if others write meanwhile.
             ids = list(session.scalars(select(StoredPairing.id)))
-            for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._met]):
-                self._met[number] = Met.of(red, blue, told, rated=rated)
-        return QueueSnapshot([self._met[number] for number in ids], anchors, placed)
+            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._results_read]):
+                self._results_read[number] = PairingResult.of(red, blue, pairing, by_wins=by_wins)
+        return QueueSnapshot([self._results_read[number] for number in ids], anchors, placed)
 
-    def rated(
-        self, job: Job, of: QueueSnapshot, ratings: dict[int, Rated], by_anchors: dict[int, Rated] | None = None
+    def save_ratings(
+        self, job: Job, snapshot: QueueSnapshot, ratings: Ratings, by_anchors: Ratings | None = None
     ) -> None:
-        """Keep ratings, and those from games against anchors alone; who had played all first games is on the ladder."""
+        """Store ratings, and those from games against anchors alone; placed hand-ins are on the ladder from now on."""
 
-        def more(session: Session) -> bool:
-            session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `paired`
-            return session.scalar(select(func.count(StoredPairing.id))) != len(of.games)
+        def has_new_games(session: Session) -> bool:
+            session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `save_pairings`
+            return session.scalar(select(func.count(StoredPairing.id))) != len(snapshot.games)
 
-        with self.finishing(job, keep=more) as session:
+        with self.finishing(job, run_again=has_new_games) as session:
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
-            for row in session.scalars(select(HandIn).where(HandIn.id.in_(of.placed), HandIn.state == "placing")):
+            for row in session.scalars(select(HandIn).where(HandIn.id.in_(snapshot.placed), HandIn.state == "placing")):
                 if row.id in ratings:
-                    self.move(session, row, "rated")
+                    self.set_state(session, row, "rated")
                     if row.person_id is not None:
-                        self.want(session, "copies", row.id)
+                        self.add_job(session, "copies", row.id)
                         if self.course.rubric is not None:
-                            self.want(session, "grade", row.id)
-            self.note(session, "ladder", f"{len(of.games)} pairings")
+                            self.add_job(session, "grade", row.id)
+            self.add_event(session, "ladder", f"{len(snapshot.games)} pairings")
 
-    def graded(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
-        """Keep what the rubric gives a hand-in: the result, the same as text, and what the student reads."""
+    def save_grade(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
+        """Store the grade of a hand-in: the result, its text, and the student's feedback."""
         with self.finishing(job) as session:
             values = {key: result[key] for key in ("points", "of", "passed")}
             values |= {"at": self.now(), "result": text, "feedback": feedback}
             session.merge(Grade(hand_in_id=job.hand_in_id, **values))
-            self.note(session, "graded", hand_in=job.hand_in_id)
+            self.add_event(session, "graded", hand_in=job.hand_in_id)
 
     def by_anchors(self) -> dict[int, list[float]]:
         """Return ratings from games against anchors alone with the ends of their intervals, by hand-in."""
         return {int(number): row for number, row in json.loads(self.setting(BY_ANCHORS) or "{}").items()}
 
     def surprises(self) -> list[tuple[Row, list[float]]]:
-        """Return who is rated beyond the interval from games against anchors alone, and that rating with its ends."""
-        alone = self.by_anchors()
-        found = [(row, alone.get(row.hand_in.id)) for row in self.ladder() if row.person is not None]
-        return [(row, its) for row, its in found if its and not its[1] <= row.rating <= its[2]]
+        """Return rows rated beyond the interval from games against anchors alone, and that rating with its ends."""
+        by_anchors = self.by_anchors()
+        found = [(row, by_anchors.get(row.hand_in.id)) for row in self.ladder() if row.person is not None]
+        return [(row, ends) for row, ends in found if ends and not ends[1] <= row.rating <= ends[2]]
 
-    def compared(self, job: Job, same_as: str) -> None:
-        """Keep what a hand-in is like."""
+    def save_similar(self, job: Job, same_as: str) -> None:
+        """Store the players that a hand-in is similar to."""
         with self.finishing(job) as session:
             session.get_one(HandIn, job.hand_in_id).same_as = same_as
 
     # --- games beyond the first ones
 
     def suggest(self) -> bool:
-        """Let the hand-in of the ladder that is rated least surely meet its nearest one; returns whether there is one.
-
-        The widest interval comes first, and so whoever is new; each meets so many others as the course says.
-        """
+        """Add a pairing of the hand-in with the widest interval (a new one) and its nearest; returns whether it did."""
         if self.meets_nobody:
             return False
         rows = [row for row in self.ladder() if row.plays]
-        able = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
+        playing = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
         with self.reading() as session:
-            ids = [row.hand_in.id for row in able]
+            ids = [row.hand_in.id for row in playing]
             pairs = select(StoredPairing.red_id, StoredPairing.blue_id).where(
                 StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)
             )
-            met = {frozenset(pair) for pair in session.execute(pairs)}
+            met_pairs = {frozenset(pair) for pair in session.execute(pairs)}
             waiting = select(Job.hand_in_id, Job.other_id).where(Job.kind == "pair")
-            met |= {frozenset(pair) for pair in session.execute(waiting)}
-        times = Counter(one for pair in met for one in pair)
-        hungry = [row for row in able if times[row.hand_in.id] < self.course.matches]
-        for row in sorted(hungry, key=lambda row: (row.low - row.high, row.hand_in.id)):
-            others = [o for o in able if o is not row and {o.hand_in.id, row.hand_in.id} not in met]
+            met_pairs |= {frozenset(pair) for pair in session.execute(waiting)}
+        times = Counter(number for pair in met_pairs for number in pair)
+        candidates = [row for row in playing if times[row.hand_in.id] < self.course.matches]
+        for row in sorted(candidates, key=lambda row: (row.low - row.high, row.hand_in.id)):
+            others = [r for r in playing if r is not row and {r.hand_in.id, row.hand_in.id} not in met_pairs]
             if others:
-                other = min(others, key=lambda o: (abs(o.rating - row.rating), o.hand_in.id))
+                other = min(others, key=lambda other: (abs(other.rating - row.rating), other.hand_in.id))
+                pair = sorted((row.hand_in.id, other.hand_in.id))
                 lane = max(_lane(row.hand_in), _lane(other.hand_in), key=LANES.index)
                 with self.writing() as session:
-                    self.want(session, "pair", *sorted((row.hand_in.id, other.hand_in.id)), lane=lane, priority=MATCH)
+                    self.add_job(session, "pair", *pair, lane=lane, priority=MATCH)
                 return True
         return False
 
-    # --- what the instructor sees and does
+    # --- for instructors
 
-    def queue(self) -> list[Job]:
-        """Return all jobs, in the order in which they will be done."""
+    def jobs(self) -> list[Job]:
+        """Return all jobs, in the order of the queue."""
         return self.all(select(Job).order_by(*_ORDER))
 
     def health(self) -> dict[str, float]:
-        """Return numbers: hand-ins by state, jobs by lane, what is overdue, seconds that the oldest job waits."""
+        """Return numbers: hand-ins by state, jobs by lane, overdue hand-ins, seconds that the oldest job waits."""
         now = self.now()
         with self.reading() as session:
             states = session.execute(select(HandIn.state, func.count()).group_by(HandIn.state)).all()
@@ -364,7 +360,7 @@ class Queue(People):
         found |= {"overdue": float(overdue or 0), "oldest_job_s": round(now - oldest, 3) if oldest else 0.0}
         return found | {"pairings": float(games or 0), "faults": float(faults or 0)}
 
-    def again(self, kind: str, ids: Sequence[int] = (), by: int = 0) -> int:
+    def redo(self, kind: str, ids: Sequence[int] = (), by: int = 0) -> int:
         """Do ``grade`` or ``copies`` for rated hand-ins again, or ``check``, free of quota, for refused ones.
 
         Returns how many: those of ``ids``, or all; ``by`` is the instructor.
@@ -376,15 +372,15 @@ class Queue(People):
             for row in rows:
                 if kind == "check":
                     row.counts = False
-                    self.move(session, row, "received", "checked again")
-                    self.want(session, "check", row.id, lane=BUNDLE, priority=FIRST)
+                    self.set_state(session, row, "received", "checked again")
+                    self.add_job(session, "check", row.id, lane=BUNDLE, priority=FIRST)
                 else:
-                    self.want(session, kind, row.id)
-            self.note(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)
+                    self.add_job(session, kind, row.id)
+            self.add_event(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)
             return len(rows)
 
     def appeal(self, game_id: int, by: int = 0) -> None:
-        """Let a pairing be played again; what was found is an event, and changes no rating."""
+        """Add a job that plays a pairing again; its result is an event, and changes no rating."""
         with self.writing() as session:
-            self.want(session, "appeal", session.get_one(StoredPairing, game_id).red_id, game_id)
-            self.note(session, "appeal", f"pairing {game_id}", person=by)
+            self.add_job(session, "appeal", session.get_one(StoredPairing, game_id).red_id, game_id)
+            self.add_event(session, "appeal", f"pairing {game_id}", person=by)

@@ -1,8 +1,8 @@
-"""From all games to the ladder: Bradley-Terry with fixed anchors, free of the order in which games were played. Pure.
+"""From all games to the ladder: Bradley-Terry with fixed anchors, in whatever order games were played. Pure.
 
-The same model as a cup's (``competition.standings``), but for two things. Anchors are rated by the games among them
-alone, and keep their ratings: a ladder that grows does not drift. And intervals are not from a bootstrap but from its
-limit, the sandwich estimate that keeps games of one number together (https://doi.org/10.2307/1912526), for all at once.
+The model of a cup (``competition.standings``) with two differences. Anchors are rated by the games among them alone,
+and keep their ratings: a growing ladder does not drift. Intervals are not from a bootstrap but from its limit, the
+sandwich estimate with games of one number as a cluster (https://doi.org/10.2307/1912526).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.bradley_terry import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
-from multigrid_rl.metrics import interval_of, students
+from multigrid_rl.metrics import interval_of, student_quantiles
 
 _POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
@@ -22,8 +22,8 @@ _BY_CODE, _COUNTS = (
 )
 
 
-class Met(NamedTuple):
-    """What ratings need of a pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
+class PairingResult(NamedTuple):
+    """The result of a pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
 
     red: int
     blue: int
@@ -33,13 +33,13 @@ class Met(NamedTuple):
     return_blue: Sequence[float] = ()
 
     @classmethod
-    def of(cls, red: int, blue: int, pairing: Mapping[str, Any], *, rated: bool = True) -> "Met":
-        """Return what ratings need of a cup's ``Pairing`` in JSON; ``rated``: somebody wins."""
-        returns = () if rated else (pairing["return_red"], pairing["return_blue"])
+    def of(cls, red: int, blue: int, pairing: Mapping[str, Any], *, by_wins: bool = True) -> "PairingResult":
+        """Return the result of a cup's ``Pairing`` in JSON; ``by_wins``: games are won or lost."""
+        returns = () if by_wins else (pairing["return_red"], pairing["return_blue"])
         return cls(red, blue, pairing.get("side", ""), pairing["outcomes"], *returns)
 
 
-class Rated(NamedTuple):
+class RatingInterval(NamedTuple):
     """A rating with its 95 % interval, and how many games it is from."""
 
     value: float
@@ -48,61 +48,63 @@ class Rated(NamedTuple):
     games: int
 
 
-def ladder_of(met: Iterable[Met], anchors: Sequence[int], *, rated: bool = True) -> dict[int, Rated]:
-    """Return the rating of everybody who has played, by id, from all pairings in any order; to two decimals.
+Ratings = dict[int, RatingInterval]  # by the id of a hand-in
 
-    ``anchors`` are rated by the games among them alone. Where nobody is ``rated`` by wins, mean returns against the
-    anchors, or alone, are the rating.
+
+def compute_ratings(results: Iterable[PairingResult], anchors: Sequence[int], *, by_wins: bool = True) -> Ratings:
+    """Return the ratings of all players, by id, from all pairings in any order; to two decimals.
+
+    ``anchors`` are rated by the games among them alone. Without ``by_wins`` ratings are mean returns against anchors.
     """
-    met = sorted(met, key=lambda each: (each.red, each.blue, each.side))
-    if not rated:
-        return _returns(met, {*anchors, 0})
-    among = [each for each in met if {each.red, each.blue} <= {*anchors}]
-    fixed, found = dict.fromkeys(anchors[:1], 0.0), dict[int, Rated]()
-    strengths, rows = _fitted(among, fixed)
+    results = sorted(results, key=lambda result: (result.red, result.blue, result.side))
+    if not by_wins:
+        return _mean_returns(results, {*anchors, 0})
+    anchor_results = [result for result in results if {result.red, result.blue} <= {*anchors}]
+    fixed, ratings = dict.fromkeys(anchors[:1], 0.0), dict[int, RatingInterval]()
+    strengths, rows = _fit(anchor_results, fixed)
     if strengths:
         shift = float(np.mean([*strengths.values()]))
         fixed = {name: value - shift for name, value in strengths.items()}
-        # Against the first one all others are measured: it has games, and no interval.
-        played = sum(len(each.outcomes) for each in among if anchors[0] in (each.red, each.blue))
-        found = {name: _on_scale(value, *rows.get(name, (0.0, played))) for name, value in fixed.items()}
-    strengths, rows = _fitted([each for each in met if not {each.red, each.blue} <= fixed.keys()], fixed)
-    return found | {name: _on_scale(strengths[name], *row) for name, row in rows.items()}
+        # The first anchor is the reference of all others: it has games, and no interval.
+        played = sum(len(result.outcomes) for result in anchor_results if anchors[0] in (result.red, result.blue))
+        ratings = {name: _on_scale(value, *rows.get(name, (0.0, played))) for name, value in fixed.items()}
+    strengths, rows = _fit([result for result in results if not {result.red, result.blue} <= fixed.keys()], fixed)
+    return ratings | {name: _on_scale(strengths[name], *row) for name, row in rows.items()}
 
 
-def _on_scale(strength: float, half: float, games: int) -> Rated:
+def _on_scale(strength: float, half_width: float, games: int) -> RatingInterval:
     unit = SCALE / np.log(10)
-    low, value, high = (round(MEAN + unit * (strength + way * half), 2) for way in (-1, 0, 1))
-    return Rated(value, low, high, games)
+    low, value, high = (round(MEAN + unit * (strength + sign * half_width), 2) for sign in (-1, 0, 1))
+    return RatingInterval(value, low, high, games)
 
 
-def _fitted(met: list[Met], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
-    """Fit strengths (natural logarithms of odds) of all but ``fixed``; and of those half an interval, and games."""
-    names = sorted({name for each in met for name in (each.red, each.blue)} | fixed.keys())
+def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
+    """Fit the strengths (natural logarithms of odds) of all except ``fixed``, with half an interval and games."""
+    names = sorted({name for result in played for name in (result.red, result.blue)} | fixed.keys())
     index = {name: k for k, name in enumerate(names)}
     strength = np.array([fixed.get(name, 0.0) for name in names])
     free = np.array([k for k, name in enumerate(names) if name not in fixed], np.intp)
-    if not len(free) or not met:
-        return fixed if not met else dict(zip(names, strength.tolist(), strict=True)), {}
-    pairs, points, games = _pairs_of(met, index)
+    if not len(free) or not played:
+        return fixed if not played else dict(zip(names, strength.tolist(), strict=True)), {}
+    pairs, points, games = _pairs_of(played, index)
     strength = strengths(pairs, strength, free)
-    half = _half(pairs, points, games, strength, free)
+    half_width = _half_widths(pairs, points, games, strength, free)
     count = np.zeros(len(names), np.int64)
-    for of in (pairs.one, pairs.two):
-        np.add.at(count, of, pairs.games.astype(np.int64))
-    rows = {names[k]: (float(half[n]), int(count[k])) for n, k in enumerate(free.tolist())}
+    for side in (pairs.one, pairs.two):
+        np.add.at(count, side, pairs.games.astype(np.int64))
+    rows = {names[k]: (float(half_width[n]), int(count[k])) for n, k in enumerate(free.tolist())}
     return dict(zip(names, strength.tolist(), strict=True)), rows
 
 
-def _pairs_of(met: list[Met], index: dict[int, int]) -> tuple[Pairs, Array, Array]:
-    """Return what was played by pair, and points of the first one and games by pair and game number (pairs, G)."""
-    longest = max(len(each.outcomes) for each in met)
-    keys = sorted({tuple(sorted((index[each.red], index[each.blue]))) for each in met})
+def _pairs_of(results: list[PairingResult], index: dict[int, int]) -> tuple[Pairs, Array, Array]:
+    """Return the pairs, and by pair and game number (pairs, G) the points of the first one, and games."""
+    longest = max(len(result.outcomes) for result in results)
+    keys = sorted({tuple(sorted((index[result.red], index[result.blue]))) for result in results})
     row = {key: k for k, key in enumerate(keys)}
     points, games = np.zeros((len(keys), longest)), np.zeros((len(keys), longest))
-    for each in met:
-        one, two = index[each.red], index[each.blue]
-        k, letters = row[min(one, two), max(one, two)], np.frombuffer(each.outcomes.encode(), np.uint8)
+    for result in results:
+        one, two = index[result.red], index[result.blue]
+        k, letters = row[min(one, two), max(one, two)], np.frombuffer(result.outcomes.encode(), np.uint8)
         won, played = _BY_CODE[letters], _COUNTS[letters]
         points[k, : len(letters)] += won if one < two else played - won
         games[k, : len(letters)] += played
@@ -110,48 +112,47 @@ def _pairs_of(met: list[Met], index: dict[int, int]) -> tuple[Pairs, Array, Arra
     return Pairs(one, two, points.sum(axis=1), games.sum(axis=1)), points, games
 
 
-def _half(pairs: Pairs, points: Array, games: Array, strength: Array, free: NDArray[np.intp]) -> Array:
-    """Return half the 95 % interval of the strengths of ``free``.
+def _half_widths(pairs: Pairs, points: Array, games: Array, strength: Array, free: NDArray[np.intp]) -> Array:
+    """Return half the 95 % intervals of the strengths of ``free``.
 
-    All games of one number, whose boards are the same, are one observation, and so is each added draw: who won
-    everything has an interval, too.
+    All games of one number (one board) are one observation, as is each added draw: perfect players have intervals too.
     """
     share = pairs.share(strength)
-    over = points - games * share[:, None]
+    surplus = points - games * share[:, None]
     _, hessian = curvature(pairs, strength)
-    number = over.shape[1]
+    number = surplus.shape[1]
     rows = np.zeros((number + len(share), len(strength)))
-    for of, sign in ((pairs.one, 1.0), (pairs.two, -1.0)):
-        np.add.at(rows[:number].T, of, sign * over)
-        np.add.at(rows, (number + np.arange(len(share)), of), sign * PRIOR_DRAWS * (0.5 - share))
+    for side, sign in ((pairs.one, 1.0), (pairs.two, -1.0)):
+        np.add.at(rows[:number].T, side, sign * surplus)
+        np.add.at(rows, (number + np.arange(len(share)), side), sign * PRIOR_DRAWS * (0.5 - share))
     spread = np.linalg.solve(hessian[np.ix_(free, free)], rows[:, free].T)
     numbers = np.zeros((len(strength), number), np.bool_)
-    for of in (pairs.one, pairs.two):
-        np.logical_or.at(numbers, of, games > 0)
+    for side in (pairs.one, pairs.two):
+        np.logical_or.at(numbers, side, games > 0)
     count = np.maximum(numbers[free].sum(axis=1), 2)
     variance = (spread**2).sum(axis=1) * count / (count - 1)
-    return np.asarray(students(count - 1) * np.sqrt(variance))
+    return np.asarray(student_quantiles(count - 1) * np.sqrt(variance))
 
 
-def _returns(met: list[Met], others: set[int]) -> dict[int, Rated]:
-    """Return means of returns against ``others``; a forfeited game counts as the worst one of anybody in that role."""
-    own: dict[int, list[tuple[str, str, Sequence[float]]]] = {}
+def _mean_returns(results: list[PairingResult], anchors: set[int]) -> dict[int, RatingInterval]:
+    """Return mean returns against ``anchors``; a forfeited game counts as the worst one of any player in that role."""
+    rows_by_player: dict[int, list[tuple[str, str, Sequence[float]]]] = {}
     worst: dict[str, float] = {}
-    for red, blue, side, outcomes, return_red, return_blue in met:
+    for red, blue, side, outcomes, return_red, return_blue in results:
         roles = [(red, blue, return_red, side), (blue, red, return_blue, f"not {side}")]
-        for who, rival, returns, role in roles:
-            if who and rival in others:
-                own.setdefault(who, []).append((role, outcomes, returns))
+        for player, rival, returns, role in roles:
+            if player and rival in anchors:
+                rows_by_player.setdefault(player, []).append((role, outcomes, returns))
                 played = [value for value, letter in zip(returns, outcomes, strict=True) if letter in _PLAYED]
                 worst[role] = min([worst.get(role, np.inf), *played])
-    found = {}
-    for who, rows in own.items():
+    ratings = {}
+    for player, rows in rows_by_player.items():
         table = np.full((len(rows), max(len(outcomes) for _, outcomes, _ in rows)), np.nan)
         for k, (role, outcomes, returns) in enumerate(rows):
-            least = worst[role] if np.isfinite(worst[role]) else 0.0
+            worst_return = worst[role] if np.isfinite(worst[role]) else 0.0
             values = zip(outcomes, returns, strict=True)
-            table[k, : len(returns)] = [value if letter in _PLAYED else least for letter, value in values]
+            table[k, : len(returns)] = [value if letter in _PLAYED else worst_return for letter, value in values]
         value, low, high = interval_of(np.nanmean(table, axis=0))
-        low, high = (value, value) if np.isnan(low) else (low, high)  # of a single game number nothing is known
-        found[who] = Rated(round(value, 6), round(low, 6), round(high, 6), int(np.isfinite(table).sum()))
-    return found
+        low, high = (value, value) if np.isnan(low) else (low, high)  # a single game number gives no interval
+        ratings[player] = RatingInterval(round(value, 6), round(low, 6), round(high, 6), int(np.isfinite(table).sum()))
+    return ratings

@@ -1,4 +1,4 @@
-"""The verbs ``serve``, ``inspect`` and ``submit``: a class server, and a hand-in to one from a terminal."""
+"""The commands ``serve``, ``inspect`` and ``submit``: a class server, and a hand-in to one from a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from multigrid_rl.cli.app import ended_by_signals, one_thread, refused
+from multigrid_rl.cli.app import exit_on_signals, one_thread, refused
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.competition.folders import read_parts
 from multigrid_rl.players.untrusted_files import PlayerError
@@ -47,18 +47,18 @@ _HELP = "course.yaml, perhaps behind an action: " + "; ".join(
     f"{name}: {does}" for name, does in _ACTIONS.items() if does
 )
 
-#: Where a token is looked for: the whole content of a file, as its page gives it.
+#: File with the token, and nothing else.
 TOKEN = Path("~/.config/multigrid-rl/token")
-#: Bytes that are sent at once: what a broken connection costs.
+#: Bytes of one piece: at most these are sent again after a broken connection.
 _PIECE = 1_000_000
-#: Seconds after which a request that got no answer is made again; then it is given up.
+#: Seconds of waiting before each further try of a request without an answer.
 _AGAIN_S = (1.0, 2.0, 5.0, 10.0, 20.0)
 _TIMEOUT_S = 30.0
-#: Answers that ask for another try: too often, or a server that starts.
-_LATER = (429, 502, 503, 504)
-#: Hosts to which a token may go in the clear.
-_OWN = ("localhost", "127.0.0.1", "::1")
-#: A file's date in an archive: the same folder is the same archive, so that a broken one is found again.
+#: Statuses after which a request is tried again: too many requests, or a starting server.
+_RETRY_STATUSES = (429, 502, 503, 504)
+#: Hosts to which a token may be sent without encryption.
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+#: Date of all files in an archive: the same folder gives the same archive, so that its upload resumes.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -86,7 +86,7 @@ def serve(
     trusted: Trusted = False,
 ) -> None:
     """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
-    # Before numpy is loaded: of a dozen processes on the same cores each would wait for its own threads.
+    # Before numpy is loaded: the threads of a dozen processes would compete for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from multigrid_rl.serve.supervisor import place_of, start
 
@@ -104,16 +104,16 @@ def serve(
         from multigrid_rl.serve import admin_commands
 
         one_thread()
-        with ended_by_signals(), admin_commands.opened(place, empty=action == "restore") as queue:
-            asked = admin_commands.AdminContext(
+        with exit_on_signals(), admin_commands.open_course(place, empty=action == "restore") as queue:
+            context = admin_commands.AdminContext(
                 place, queue, output, rest[1:], every, url or f"http://localhost:{port}"
             )
-            told = admin_commands.DEEDS[action](asked)
-    if isinstance(told, str):
-        typer.echo(told, nl=False)
+            result = admin_commands.ADMIN_COMMANDS[action](context)
+    if isinstance(result, str):
+        typer.echo(result, nl=False)
         return
-    typer.echo(json.dumps(told))
-    if told.get("different"):
+    typer.echo(json.dumps(result))
+    if result.get("different"):
         raise typer.Exit(1)
 
 
@@ -127,11 +127,11 @@ def inspect(
     trusted: Trusted = False,
 ) -> None:
     """Show what a bundle or an agent is, and let it play as a class server does to check it; the last line says ok."""
-    from multigrid_rl.serve.judge import inspected
+    from multigrid_rl.serve.judge import inspection_lines
 
     one_thread()
-    with ended_by_signals(), strangers(), trusting_agents(trusted):
-        for line in inspected(folder, scenario, rookie, course):
+    with exit_on_signals(), strangers(), trusting_agents(trusted):
+        for line in inspection_lines(folder, scenario, rookie, course):
             typer.echo(line)
 
 
@@ -139,71 +139,68 @@ def inspect(
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token goes to the server that was named, and to no other."""
+    """Follows no redirect: a token goes to the named server only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class CourseClient:
-    """A class server, at the address of its first page, as the student sees it whose token this is.
-
-    Raises ``ConfigError``: an address to which a token should not go.
-    """
+    """Client of a class server, with a student's token. Raises ``ConfigError``: an address without encryption."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _OWN):
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL_HOSTS):
             raise ConfigError(expected("--to", "an address that begins with https://", shown(url)))
         self.url, self._token = url.rstrip("/"), token
         self._opener = urllib.request.build_opener(_NoRedirect)
 
-    def ask(self, path: str, data: bytes | None = None, **headers: str) -> dict[str, Any]:
-        """Return the answer to GET, or to PUT of ``data``, of which a broken connection is tried again.
+    def request(self, path: str, data: bytes | None = None, **headers: str) -> dict[str, Any]:
+        """Return the answer to GET, or to PUT of ``data``; after a broken connection the request is tried again.
 
         Raises ``ConfigError``: the server refuses, with its reason; ``RunError``: it does not answer.
         """
-        told = {"authorization": f"Bearer {self._token}", "accept": "application/json", **headers}
-        told = {key.replace("_", "-"): value for key, value in told.items()}
-        request = urllib.request.Request(self.url + path, data, told, method="GET" if data is None else "PUT")
+        all_headers = {"authorization": f"Bearer {self._token}", "accept": "application/json", **headers}
+        all_headers = {key.replace("_", "-"): value for key, value in all_headers.items()}
+        request = urllib.request.Request(self.url + path, data, all_headers, method="GET" if data is None else "PUT")
         for wait in (*_AGAIN_S, None):
             try:
                 with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                    found: dict[str, Any] = json.load(answer)
-                    return found
+                    reply: dict[str, Any] = json.load(answer)
+                    return reply
             except urllib.error.HTTPError as error:
                 with error:
-                    if error.code not in _LATER or wait is None:
+                    if error.code not in _RETRY_STATUSES or wait is None:
                         raise ConfigError(_reason(error)) from error
-                    asked = min(float(error.headers.get("retry-after") or 0), 60.0)
+                    retry_s = min(float(error.headers.get("retry-after") or 0), 60.0)
             except (OSError, ValueError) as error:  # no connection, or one that broke in an answer
                 if wait is None:
                     raise RunError(f"{self.url}: does not answer: {shown(str(error))}") from error
-                asked = 0.0
-            time.sleep(max(wait, asked))
+                retry_s = 0.0
+            time.sleep(max(wait, retry_s))
         raise AssertionError
 
     def send(self, archive: bytes, name: str = "upload.zip") -> str:
-        """Send an archive, from where an earlier try broke off; returns the number of the hand-in."""
+        """Send an archive, after the pieces of an earlier try; returns the number of the hand-in."""
         name = name.encode("ascii", "replace").decode()
         place = f"/parts/{hashlib.sha256(archive).hexdigest()}"
-        answer = self.ask(place)
+        answer = self.request(place)
         while "hand_in" not in answer:
-            begin = int(answer["received"])
-            piece = archive[begin : begin + _PIECE]
-            where = f"bytes {begin}-{begin + len(piece) - 1}/{len(archive)}"
-            answer = self.ask(place, piece, content_range=where, x_name=name)
+            start = int(answer["received"])
+            piece = archive[start : start + _PIECE]
+            content_range = f"bytes {start}-{start + len(piece) - 1}/{len(archive)}"
+            answer = self.request(place, piece, content_range=content_range, x_name=name)
         return str(answer["hand_in"])
 
     def follow(self, number: str, every_s: float = 0.5) -> Iterator[dict[str, Any]]:
         """Yield a hand-in whenever its state has changed, the last time when it is rated or refused."""
-        before = None
+        last_state = None
         while True:
-            now = self.ask(f"/hand-in/{number}")
-            if now["state"] != before:
-                before = now["state"]
-                yield now
-            if now["done"]:
+            hand_in = self.request(f"/hand-in/{number}")
+            if hand_in["state"] != last_state:
+                last_state = hand_in["state"]
+                yield hand_in
+            if hand_in["done"]:
                 return
             time.sleep(every_s)
 
@@ -217,10 +214,10 @@ def _reason(error: urllib.error.HTTPError) -> str:
     return printable(text) if text.strip() else f"the server answered {error.code}"
 
 
-def packed(path: Path) -> bytes:
+def as_zip(path: Path) -> bytes:
     """Return a folder as a zip file, the same for the same files, or a zip file as it is.
 
-    Raises ``PlayerError``: what no hand-in may have, such as a link.
+    Raises ``PlayerError``: content that no hand-in may have, such as a link.
     """
     if path.is_file():
         return path.read_bytes()
@@ -252,15 +249,17 @@ def submit(
     if not secret.isascii() or len(secret.split()) != 1:
         raise refused("--token", "a file with one token and nothing else", token)
     course = CourseClient(to, secret)
-    number = course.send(packed(folder), f"{folder.resolve().stem}.zip")
+    number = course.send(as_zip(folder), f"{folder.resolve().stem}.zip")
     typer.echo(f"{course.url}/hand-in/{number}")
-    told = ""
-    for now in course.follow(number) if wait else ():
-        log = str(now.get("log") or "")
-        for line in filter(None, (now["state"], now.get("reason"), *(log.splitlines() if log != told else ()))):
+    last_log = ""
+    for hand_in in course.follow(number) if wait else ():
+        log = str(hand_in.get("log") or "")
+        log_lines = log.splitlines() if log != last_log else ()
+        for line in filter(None, (hand_in["state"], hand_in.get("reason"), *log_lines)):
             typer.echo(printable(line))
-        told = log
-        if now["state"] == "refused":
+        last_log = log
+        if hand_in["state"] == "refused":
             raise typer.Exit(1)
-        if now.get("rating") is not None:
-            typer.echo("rating {} ({} to {}, 95%)".format(*map(rounded, (now["rating"], now["low"], now["high"]))))
+        if hand_in.get("rating") is not None:
+            numbers = map(rounded, (hand_in["rating"], hand_in["low"], hand_in["high"]))
+            typer.echo("rating {} ({} to {}, 95%)".format(*numbers))

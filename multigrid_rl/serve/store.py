@@ -1,7 +1,6 @@
-"""What a class server knows: people, hand-ins, jobs, games, ratings. Every change is one transaction.
+"""Data of a class server: people, hand-ins, jobs, games, ratings. Every change is one transaction.
 
-The pages and the workers meet here alone. What workers need is in :class:`multigrid_rl.serve.queue.Queue`, which is
-built upon this.
+Pages and workers share nothing else. :class:`multigrid_rl.serve.queue.Queue`, a subclass, has the methods of workers.
 """
 
 import json
@@ -24,23 +23,23 @@ from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
 from multigrid_rl.text import expected, printable
 
-#: Seconds in which a state should be over; the pages show what is overdue.
+#: Seconds in which a state should be over; the pages show overdue hand-ins.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
-#: Whose workers do a job: networks, programs, what takes long.
+#: Lanes of jobs, each with its workers: networks, programs, slow jobs.
 LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
-#: What comes first: games of anchors; checks, first games and ratings; games beyond those; what takes long.
+#: Priorities: games of anchors; checks, first games and ratings; further games; slow jobs.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 FROZEN = "frozen"
-#: What happens to hand-ins that are not on the ladder yet, which changes no page that is kept.
-_UNSEEN = ("checking", "placing", "played", "fault")
-#: Pairings that are read at once.
-_AT_ONCE = 100
+#: Events of hand-ins that are not on the ladder yet; they change no cached page.
+_UNLISTED_EVENTS = ("checking", "placing", "played", "fault")
+#: Pairings of one query.
+_BATCH_SIZE = 100
 #: A table's row.
-Kept = TypeVar("Kept")
+TableRow = TypeVar("TableRow")
 
 
 class RefusedError(ValueError):
-    """A hand-in that is not taken; the message is one line for who handed it in."""
+    """A hand-in that is not taken; the message is one line for its author."""
 
 
 class Row(NamedTuple):
@@ -57,54 +56,54 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What everybody may read."""
+        """The public name."""
         return self.hand_in.name if self.person is None else self.team or self.person.pseudonym
 
     @property
     def name(self) -> str:
-        """What instructors read."""
+        """The name that instructors see."""
         return self.title if self.person is None else self.team or self.person.name
 
     @property
     def plays(self) -> bool:
-        """Whether it is a hand-in whose files are there: its author did not ask to be forgotten."""
+        """Whether it is a hand-in with files: its author is not forgotten."""
         return self.person is not None and not self.person.forgotten
 
 
 class GameSummary(NamedTuple):
-    """What is shown of a pairing."""
+    """A pairing as pages show it."""
 
     id: int
     red_id: int
     blue_id: int
     letters: str  # a letter a game
-    kept: bool  # there are games to look at
+    has_replays: bool  # there are games to look at
 
 
 class Team(NamedTuple):
-    """Who hands in together; who has no team is alone, without a name."""
+    """People who hand in together; a person without a team is one of its own, without a name."""
 
     name: str
     ids: list[int]
 
 
 #: A hand-in with its rating and grade, if it has them.
-Own = tuple[HandIn, Rating | None, Grade | None]
+HandInResult = tuple[HandIn, Rating | None, Grade | None]
 
 
-class Counted(NamedTuple):
-    """What counts for a deadline, and what came after it."""
+class DeadlineResult(NamedTuple):
+    """The hand-in that counts for a deadline, and the late one."""
 
-    own: Own | None
-    late: Own | None  # it may be the one that counts
-    days: int  # by which that one is late
-    points: float | None  # of the one that counts, without the penalty; ``None``: it was not graded
+    counting: HandInResult | None
+    late: HandInResult | None  # it may be the one that counts
+    days_late: int  # of the late one
+    points: float | None  # of the one that counts, after the penalty; ``None``: it was not graded
 
 
 class Store:
-    """People, hand-ins, games and ratings of one course, in a database whose tables are there (:func:`make_tables`).
+    """People, hand-ins, games and ratings of one course, in a database with tables (:func:`make_tables`).
 
-    In ``home`` lie ``uploads/ID`` as handed in and ``entries/hID`` as checked; ``now`` is in seconds since 1970.
+    ``home`` has the folders ``uploads/ID`` (as handed in) and ``entries/hID`` (checked); ``now`` is seconds since 1970.
     """
 
     #: Each entry plays alone: set from the game.
@@ -112,38 +111,38 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
-        self._outcomes: dict[int, GameSummary] = {}  # games never change, and are read once
+        self._outcomes: dict[int, GameSummary] = {}  # games never change and are read once
         self.engine = engine_of(url)
-        #: Makes sessions that see one state of everything; what one returns may be read afterwards.
+        #: Makes sessions, each with one snapshot of the database; their rows can be read after their end.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
-        self._writes, self._keeps = (
-            sessionmaker(self.engine.execution_options(writes=how), expire_on_commit=False)
-            for how in ("yes", "durable")
+        self._writes, self._durable_writes = (
+            sessionmaker(self.engine.execution_options(writes=mode), expire_on_commit=False)
+            for mode in ("yes", "durable")
         )
 
     def writing(self, *, durable: bool = False) -> AbstractContextManager[Session]:
-        """Return a session whose changes all happen when its block ends well, or none; ``durable``: onto the disk."""
-        return (self._keeps if durable else self._writes).begin()
+        """Return a session whose block is one transaction; ``durable``: it survives a power cut."""
+        return (self._durable_writes if durable else self._writes).begin()
 
-    def get(self, table: type[Kept], number: int) -> Kept | None:
+    def get(self, table: type[TableRow], number: int) -> TableRow | None:
         """Return a row of a table by its number."""
         with self.reading() as session:
             return session.get(table, number)
 
-    def all(self, query: Select[Kept]) -> list[Kept]:
+    def all(self, query: Select[TableRow]) -> list[TableRow]:
         """Return all rows that a query finds."""
         with self.reading() as session:
             return list(session.scalars(query))
 
-    def want(
+    def add_job(
         self, session: Session, kind: str, hand_in: int = 0, other: int = 0, *, lane: str = SLOW, priority: int = LATER
     ) -> None:
-        """Let something be done, unless it is to be done already."""
-        what = {"kind": kind, "hand_in_id": hand_in, "other_id": other}
-        if session.scalar(select(Job).filter_by(**what)) is None:
-            session.add(Job(**what, lane=lane, priority=priority, at=self.now()))
+        """Add a job, unless the queue has it already."""
+        key = {"kind": kind, "hand_in_id": hand_in, "other_id": other}
+        if session.scalar(select(Job).filter_by(**key)) is None:
+            session.add(Job(**key, lane=lane, priority=priority, at=self.now()))
 
-    def note(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
+    def add_event(self, session: Session, kind: str, text: str = "", *, hand_in: int = 0, person: int = 0) -> None:
         """Add an event."""
         session.add(Event(at=self.now(), kind=kind, text=text, hand_in_id=hand_in, person_id=person))
 
@@ -156,14 +155,14 @@ class Store:
             return "" if found is None else found.value
 
     def freeze(self, frozen: bool, by: int = 0) -> bool:
-        """Take no more hand-ins, or take them again, and return which; ``by``: a person."""
+        """Refuse hand-ins, or take them again, and return which; ``by``: the id of a person."""
         with self.writing() as session:
             session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
-            self.note(session, "setting", FROZEN, person=by)
+            self.add_event(session, "setting", FROZEN, person=by)
         return frozen
 
     def begin(self) -> None:
-        """Make rows for the anchors and let them meet each other, unless that was done before."""
+        """Make rows and jobs for the anchors and their games, unless there are some."""
         now = self.now()
         values = {"at": now, "state": "placing", "state_at": now, "deadline": now + STATE_S["placing"], "counts": False}
         with self.writing() as session:
@@ -173,10 +172,10 @@ class Store:
             session.add_all(rows)
             session.flush()
             ids = [row.id for row in rows]
-            for one, other in zip(ids, [0] * len(ids), strict=True) if self.meets_nobody else combinations(ids, 2):
-                self.want(session, "pair", one, other, lane=BUNDLE, priority=ANCHORS)
+            for first, other in zip(ids, [0] * len(ids), strict=True) if self.meets_nobody else combinations(ids, 2):
+                self.add_job(session, "pair", first, other, lane=BUNDLE, priority=ANCHORS)
             if len(ids) == 1:
-                self.want(session, "rate", lane=BUNDLE, priority=FIRST)
+                self.add_job(session, "rate", lane=BUNDLE, priority=FIRST)
 
     @cached_property
     def _teams(self) -> dict[int, Team]:
@@ -193,36 +192,36 @@ class Store:
     # --- handing in
 
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
-        """Take somebody's folder or zip file, which is copied; nothing in it is looked at here.
+        """Copy a person's folder or zip file, without reading it, and add a job that checks it.
 
-        ``name`` is what it is called there, the path's own by default. Raises ``RefusedError``: no such person, no
-        quota left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
+        ``name`` is its name at home, by default that of the path. Raises ``RefusedError``: no such person, no quota
+        left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
-        beside = self.home / "uploads" / f".{secrets.token_hex(8)}"
+        temporary = self.home / "uploads" / f".{secrets.token_hex(8)}"
         try:
             if upload.is_dir():
-                write_parts(read_parts(upload), beside / "folder")
+                write_parts(read_parts(upload), temporary / "folder")
             else:
-                most = self.course.quota.megabytes
-                if upload.stat().st_size > most * 1e6:
-                    raise RefusedError(expected(name, f"at most {most:g} MB", f"{upload.stat().st_size / 1e6:.1f} MB"))
-                beside.mkdir(parents=True)
-                shutil.copyfile(upload, beside / "upload.zip")
-            for path in beside.rglob("*"):
+                max_mb, size = self.course.quota.megabytes, upload.stat().st_size
+                if size > max_mb * 1e6:
+                    raise RefusedError(expected(name, f"at most {max_mb:g} MB", f"{size / 1e6:.1f} MB"))
+                temporary.mkdir(parents=True)
+                shutil.copyfile(upload, temporary / "upload.zip")
+            for path in temporary.rglob("*"):
                 if path.is_file() and not path.is_symlink():
                     with path.open("rb") as file:
                         os.fsync(file.fileno())
             with self.writing(durable=True) as session:
-                row = self._taken(session, person_id, name)
-                place = self.home / "uploads" / str(row.id)
-                remove_tree(place)  # of a server that was killed before the row was written
-                beside.rename(place)
+                row = self._accept(session, person_id, name)
+                folder = self.home / "uploads" / str(row.id)
+                remove_tree(folder)  # of a server that was killed before the row was written
+                temporary.rename(folder)
         finally:
-            remove_tree(beside)
+            remove_tree(temporary)
         return row
 
-    def _taken(self, session: Session, person_id: int, name: str) -> HandIn:
+    def _accept(self, session: Session, person_id: int, name: str) -> HandIn:
         now, quota = self.now(), self.course.quota
         person = session.get(Person, person_id, with_for_update=True)
         if person is None or person.forgotten:
@@ -232,123 +231,124 @@ class Store:
         deadlines = self.course.deadlines
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
             raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
-        mine = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
-        used = session.scalar(select(func.count(HandIn.id)).where(*mine)) or 0
+        recent = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
+        used = session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0
         if used >= quota.hand_ins:
             raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
         row = HandIn(person_id=person_id, name=name, at=now, state_at=now)
         session.add(row)
         session.flush()
-        self.move(session, row, "received")
-        self.want(session, "check", row.id, lane=BUNDLE, priority=FIRST)
+        self.set_state(session, row, "received")
+        self.add_job(session, "check", row.id, lane=BUNDLE, priority=FIRST)
         return row
 
-    def move(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
+    def set_state(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
         """Change the state of a hand-in."""
         row.state, row.state_at, row.reason = state, self.now(), reason
         row.log = log or row.log
         row.deadline = self.now() + STATE_S[state] if state in STATE_S else 0.0
-        self.note(session, state, reason, hand_in=row.id, person=row.person_id or 0)
+        self.add_event(session, state, reason, hand_in=row.id, person=row.person_id or 0)
 
     def upload_folder(self, hand_in_id: int) -> Path:
-        """Return where something lies as it was handed in: ``upload.zip`` or ``folder`` in it."""
+        """Return the folder of a hand-in as uploaded: ``upload.zip`` or ``folder`` in it."""
         return self.home / "uploads" / str(hand_in_id)
 
     def entry_folder(self, hand_in_id: int) -> Path:
-        """Return where something lies as it plays, once it was checked."""
+        """Return the folder of a checked hand-in, as it plays."""
         return self.home / "entries" / f"h{hand_in_id}"
 
-    # --- what pages show
+    # --- for pages
 
-    def history(self, person_id: int) -> list[Own]:
+    def history(self, person_id: int) -> list[HandInResult]:
         """Return all hand-ins of a person or the team, the newest first, with rating and grade if there are any."""
-        return [own for own, _ in self._owned(HandIn.person_id.in_(self.team(person_id).ids))]
+        return [result for result, _ in self._results(HandIn.person_id.in_(self.team(person_id).ids))]
 
-    def _owned(self, *which: Any, but: Sequence[Any] = ()) -> list[tuple[Own, Person | None]]:
-        """Return hand-ins with rating, grade and author, the newest first; without the columns ``but``."""
+    def _results(self, *conditions: Any, without: Sequence[Any] = ()) -> list[tuple[HandInResult, Person | None]]:
+        """Return hand-ins with rating, grade and author, the newest first; columns ``without`` are not loaded."""
         query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
         query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
         with self.reading() as session:
-            found = session.execute(query.where(*which).order_by(HandIn.id.desc()).options(*map(defer, but)))
+            found = session.execute(query.where(*conditions).order_by(HandIn.id.desc()).options(*map(defer, without)))
             return [((row, rating, grade), person) for row, rating, grade, person in found]
 
     def ladder(self) -> list[Row]:
-        """Return the ladder, the best first: of everybody the hand-in that counts, and the anchors.
-
-        Where nothing was on time for the last deadline, what was late stands there.
-        """
-        everybody: dict[int, list[tuple[Own, Person | None]]] = {}
-        # Not who has met some anchors alone.
-        rated = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
-        for own, person in self._owned(*rated, but=(HandIn.log, Grade.result, Grade.feedback)):
-            first = -own[0].id if person is None else self.team(person.id).ids[0]
-            everybody.setdefault(first, []).append((own, person))
+        """Return the ladder, the best first: anchors, and each author's hand-in that counts, else the late one."""
+        by_author: dict[int, list[tuple[HandInResult, Person | None]]] = {}
+        # Hand-ins that still play their first games are left out.
+        on_ladder = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
+        for result, person in self._results(*on_ladder, without=(HandIn.log, Grade.result, Grade.feedback)):
+            first = -result[0].id if person is None else self.team(person.id).ids[0]
+            by_author.setdefault(first, []).append((result, person))
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
-        for owned in everybody.values():
-            author = owned[0][1]
-            found = counted([own for own, _ in owned], self.course, last, author.code if author else "")
-            hand_in, its, _ = found.own or found.late or owned[0][0]
-            if its is not None:
-                author = next(person for own, person in owned if own[0] is hand_in)
+        for results in by_author.values():
+            author = results[0][1]
+            code = author.code if author else ""
+            found = deadline_result([result for result, _ in results], self.course, last, code)
+            hand_in, rating, _ = found.counting or found.late or results[0][0]
+            if rating is not None:
+                author = next(person for result, person in results if result[0] is hand_in)
                 team = self.team(author.id).name if author else ""
-                rows.append(Row(1, hand_in, author, team, its.rating, its.low, its.high, its.games))
+                rows.append(Row(1, hand_in, author, team, rating.rating, rating.low, rating.high, rating.games))
         rows.sort(key=lambda row: (-row.rating, row.hand_in.id))
-        people = accumulate((row.person is not None for row in rows), initial=1)
-        return [row._replace(rank=rank) for row, rank in zip(rows, people, strict=False)]
+        ranks = accumulate((row.person is not None for row in rows), initial=1)
+        return [row._replace(rank=rank) for row, rank in zip(rows, ranks, strict=False)]
 
     def events(self, hand_in_id: int) -> list[Event]:
-        """Return what happened to a hand-in, in order."""
+        """Return the events of a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
     def games_of(self, hand_in_id: int) -> list[GameSummary]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
-        own = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
+        in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
         with self.reading() as session:
-            ids = list(session.scalars(select(StoredPairing.id).where(own)))
-            for number, red, blue, told in self.pairings(session, [n for n in ids if n not in self._outcomes]):
-                self._outcomes[number] = GameSummary(number, red, blue, told["outcomes"], bool(told["kept"]))
+            ids = list(session.scalars(select(StoredPairing.id).where(in_pairing)))
+            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._outcomes]):
+                self._outcomes[number] = GameSummary(number, red, blue, pairing["outcomes"], bool(pairing["kept"]))
         return [self._outcomes[number] for number in sorted(ids)]
 
     @staticmethod
     def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
-        """Yield number, both sides and the games of pairings: some at once, as with what is kept they are large."""
+        """Yield number, both sides and the games of pairings: in batches, since stored games are large."""
         games = select(StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing)
-        for k in range(0, len(ids), _AT_ONCE):
-            for number, red, blue, told in session.execute(games.where(StoredPairing.id.in_(ids[k : k + _AT_ONCE]))):
-                yield number, red, blue, json.loads(told)
+        for k in range(0, len(ids), _BATCH_SIZE):
+            batch = StoredPairing.id.in_(ids[k : k + _BATCH_SIZE])
+            for number, red, blue, pairing in session.execute(games.where(batch)):
+                yield number, red, blue, json.loads(pairing)
 
     def version(self) -> int:
-        """Return a number that grows with every change that a kept page shows."""
+        """Return a number that grows with every change of a cached page."""
         with self.reading() as session:
-            return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNSEEN))) or 0
+            return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNLISTED_EVENTS))) or 0
 
 
-def counted(owned: list[Own], course: Course, deadline: Deadline | None, code: str) -> Counted:
-    """Return which hand-in of the student with this id counts: of those that are rated the last, or the best, on time.
+def deadline_result(
+    results: list[HandInResult], course: Course, deadline: Deadline | None, code: str
+) -> DeadlineResult:
+    """Return the hand-in of the student with this id that counts: the last, or the best, rated one on time.
 
-    Of those that are late the same way one is chosen, which counts where the course's ``late`` says so.
+    The late one is chosen in the same way; it counts where the course's ``late`` says so.
     """
 
-    def order(own: Own) -> tuple[bool, float, int]:
-        rated = own[0].state == "rated" and own[1] is not None
-        return rated, own[1].rating if own[1] and rated and course.counts == "best" else 0.0, own[0].id
+    def sort_key(result: HandInResult) -> tuple[bool, float, int]:
+        is_rated = result[0].state == "rated" and result[1] is not None
+        return is_rated, result[1].rating if result[1] and is_rated and course.counts == "best" else 0.0, result[0].id
 
-    days = {own[0].id: course.late_days(own[0].at, deadline, code) if deadline else 0 for own in owned}
-    on_time = max((own for own in owned if not days[own[0].id]), key=order, default=None)
-    late = max((own for own in owned if days[own[0].id]), key=order, default=None)
+    days = {result[0].id: course.late_days(result[0].at, deadline, code) if deadline else 0 for result in results}
+    on_time = max((result for result in results if not days[result[0].id]), key=sort_key, default=None)
+    late = max((result for result in results if days[result[0].id]), key=sort_key, default=None)
     days_late = days[late[0].id] if late else 0
     points = on_time[2].points if on_time and on_time[2] else None
     if late and late[2] and course.late == "penalty":
         reduced = round(late[2].points * max(1 - course.penalty / 100 * days_late, 0.0), 2)
         if points is None or reduced > points:
-            return Counted(late, late, days_late, reduced)
-    return Counted(on_time, late, days_late, points)
+            return DeadlineResult(late, late, days_late, reduced)
+    return DeadlineResult(on_time, late, days_late, points)
 
 
-def seen_by(rows: list[Row], whose: Container[int], course: Course) -> list[Row]:
-    """Return what a student, or a team, sees of the ladder: the top, the anchors, their own row, and some above."""
+def visible_rows(rows: list[Row], person_ids: Container[int], course: Course) -> list[Row]:
+    """Return the rows of the ladder that a student or team sees: the top, the anchors, its own, and some above."""
     ranked = [row for row in rows if row.person is not None]
-    own = next((k for k, row in enumerate(ranked) if row.hand_in.person_id in whose), None)
-    near = [] if own is None else ranked[max(own - course.public.above, 0) : own + 1]
-    kept = {row.hand_in.id for row in [*ranked[: course.public.top], *near]}
-    return [row for row in rows if row.person is None or row.hand_in.id in kept]
+    position = next((k for k, row in enumerate(ranked) if row.hand_in.person_id in person_ids), None)
+    near = [] if position is None else ranked[max(position - course.public.above, 0) : position + 1]
+    visible = {row.hand_in.id for row in [*ranked[: course.public.top], *near]}
+    return [row for row in rows if row.person is None or row.hand_in.id in visible]

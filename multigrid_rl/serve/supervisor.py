@@ -1,4 +1,4 @@
-"""One command, one process, and its children: who answers browsers, and workers. Whichever dies is started again."""
+"""The parent process of a class server and its children: the pages, and workers. A dead child is started again."""
 
 import ctypes
 import gc
@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
-from multigrid_rl.rllib.address import ADDRESS, unreachable
+from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
 from multigrid_rl.serve.database import Person, make_tables
 from multigrid_rl.serve.people import Signer
@@ -29,30 +29,29 @@ from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
 from multigrid_rl.trust import agents_trusted
 
-#: Of ``prctl``, Linux alone: a signal for this process when its parent dies.
+#: Of ``prctl``, only on Linux: a signal for this process when its parent dies.
 _PR_SET_PDEATHSIG = 1
-#: Of ``mallopt``, glibc alone: places in which threads get memory.
+#: Of ``mallopt``, only in glibc: number of memory arenas of threads.
 _M_ARENA_MAX = -8
 _POLL_S, _GRACE_S = 0.1, 5.0
-#: A child that lived shorter is started again after a wait that doubles, up to the last of these.
+#: A child that lived shorter is started again after a doubling wait; the first and the longest wait.
 _YOUNG_S, _WAIT_S, _LONGEST_WAIT_S = 2.0, 0.1, 5.0
-#: Megabytes of its own, which it shares with nobody, after which a worker ends and another one takes over; by the last
-#: of its lanes, as who compares keeps what 300 hand-ins are compared by.
-_OWN_MB = {BUNDLE: 24.0, PROGRAM: 24.0, SLOW: 40.0}
-#: How far workers step back for the pages, by the last of their lanes.
+#: Megabytes of private memory above which a worker is replaced, by its last lane (the slow one keeps fingerprints).
+_PRIVATE_MB = {BUNDLE: 24.0, PROGRAM: 24.0, SLOW: 40.0}
+#: Niceness of workers, below the pages, by their last lane.
 _NICE = {BUNDLE: 1, PROGRAM: 3, SLOW: 10}
 
 
 class ServedFolder(NamedTuple):
-    """A course and where its things are."""
+    """A course, with the folders and the database of its server."""
 
     course: Course
-    beside: Path  # folder of ``course.yaml``
+    course_folder: Path  # folder of ``course.yaml``
     home: Path  # of files
     url: str  # of the database
 
-    def queue(self) -> Queue:
-        """Return a new store, for one process."""
+    def open_queue(self) -> Queue:
+        """Return a new queue, for one process."""
         return Queue(self.url, self.home, self.course)
 
 
@@ -71,28 +70,28 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
     return ServedFolder(course, path.resolve().parent, home, url)
 
 
-def prepared(place: ServedFolder) -> Queue:
-    """Return the store of a course, with its tables and people. Raises ``ConfigError``."""
-    roster, course = read_roster(place.beside / place.course.roster), place.course
-    codes = [one.code for one in roster]
-    extended = [one.of for one in course.extensions if one.of not in course.teams]
-    for code in [*extended, *(code for members in course.teams.values() for code in members)]:
-        if code not in codes:  # else nobody would be told that it extends nothing
+def open_prepared(place: ServedFolder) -> Queue:
+    """Return the queue of a course, with its tables and people. Raises ``ConfigError``."""
+    roster, course = read_roster(place.course_folder / place.course.roster), place.course
+    codes = [enrolled.code for enrolled in roster]
+    extended_ids = [enrolled.of for enrolled in course.extensions if enrolled.of not in course.teams]
+    for code in [*extended_ids, *(code for members in course.teams.values() for code in members)]:
+        if code not in codes:  # it would have no effect
             raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", code))
     make_tables(place.url)
-    queue = place.queue()
+    queue = place.open_queue()
     queue.sync(roster)
     return queue
 
 
 @dataclass
 class _Slot:
-    """A child that is to run."""
+    """A child process that should run."""
 
     name: str
-    run: Callable[[str], None]  # called in the child with its own name
+    run: Callable[[str], None]  # called in the child with its name
     deaths: int = 0
-    begun: float = 0.0
+    started: float = 0.0
     due: float = 0.0
     worker: str = ""
 
@@ -107,12 +106,12 @@ class Supervisor:
     ending: bool = False
 
     def add(self, name: str, run: Callable[[str], None]) -> None:
-        """Start a child that runs ``run``, which is told its name."""
+        """Start a child that calls ``run`` with its name."""
         self.slots.append(_Slot(name, run))
         self._start(self.slots[-1])
 
     def _start(self, slot: _Slot) -> None:
-        own, slot.begun = os.getpid(), time.monotonic()
+        parent, slot.started = os.getpid(), time.monotonic()
         pid = os.fork()
         if pid:
             slot.worker, slot.due = f"{slot.name}-{pid}", 0.0
@@ -122,7 +121,7 @@ class Supervisor:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent says when to end
-            die_with_parent(own)
+            die_with_parent(parent)
             slot.run(f"{slot.name}-{os.getpid()}")
             status = 0
         finally:
@@ -131,13 +130,13 @@ class Supervisor:
             os._exit(status)
 
     def watch(self) -> None:
-        """Start again what has died, until SIGTERM or Ctrl-C."""
+        """Start dead children again, until SIGTERM or Ctrl-C."""
 
-        def end(*_: object) -> None:
+        def stop(*_: object) -> None:
             self.ending = True
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, end)
+            signal.signal(number, stop)
         while not self.ending:
             self._reap()
             for slot in self.slots:
@@ -153,16 +152,17 @@ class Supervisor:
             slot = self.children.pop(pid, None)
             if slot is None:
                 continue
-            lived = time.monotonic() - slot.begun
-            slot.deaths = slot.deaths + 1 if status and lived < _YOUNG_S else 0
-            # Who has ended by itself had grown, and held nothing.
+            lived_s = time.monotonic() - slot.started
+            slot.deaths = slot.deaths + 1 if status and lived_s < _YOUNG_S else 0
+            # A child with status 0 has ended because its memory had grown, without a job.
             slot.due = time.monotonic() + (min(_WAIT_S * 2**slot.deaths, _LONGEST_WAIT_S) if status else 0.0)
-            freed = self._freed(slot.worker) if status else 0
-            log("died", child=slot.worker, status=os.waitstatus_to_exitcode(status), lived=round(lived, 1), freed=freed)
+            freed = self._free_jobs(slot.worker) if status else 0
+            code = os.waitstatus_to_exitcode(status)
+            log("died", child=slot.worker, status=code, lived=round(lived_s, 1), freed=freed)
 
-    def _freed(self, worker: str) -> int:
-        """Free what a dead child held; if the database is away, its lease ends by itself."""
-        queue = self.place.queue()
+    def _free_jobs(self, worker: str) -> int:
+        """Free the jobs of a dead child; if the database is away, their leases end by themselves."""
+        queue = self.place.open_queue()
         try:
             return queue.release(worker)
         except (SQLAlchemyError, OSError) as error:
@@ -172,7 +172,7 @@ class Supervisor:
             queue.engine.dispose()
 
     def stop(self) -> None:
-        """End all children, by force at last."""
+        """End all children, in the end by SIGKILL."""
         for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             for pid in self.children:
                 os.kill(pid, number)
@@ -184,7 +184,7 @@ class Supervisor:
 
 
 def die_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent dies; elsewhere than on Linux it ends with its next job."""
+    """Let this process be killed when its parent dies; only on Linux, elsewhere it ends with its next job."""
     if hasattr(ctypes.CDLL(None), "prctl"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before
@@ -192,23 +192,23 @@ def die_with_parent(parent: int) -> None:
 
 
 def share_memory() -> None:
-    """Keep what was loaded by now as it is, for this process and its children to share, and give free memory back."""
+    """Freeze all loaded objects, so that this process and its children share them, and return free memory."""
     with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)  # else each thread leaves pieces in a place of its own
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)  # else each thread fragments an arena of its own
     gc.collect()
-    gc.freeze()  # the search for garbage would write into all of it
-    give_back()
+    gc.freeze()  # garbage collection would write into all shared pages
+    return_memory()
 
 
-def give_back() -> None:
-    """Return memory that is free to the system; elsewhere than with glibc it stays."""
+def return_memory() -> None:
+    """Return free memory to the system; only with glibc."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def grown(most_mb: float) -> bool:
-    """Return whether this process has more memory of its own than that, after it has given free memory back."""
-    give_back()
+def has_grown(most_mb: float) -> bool:
+    """Return whether this process has more private memory than that, after returning free memory."""
+    return_memory()
     try:
         found = re.search(r"Private_Dirty: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
     except OSError:  # not Linux
@@ -217,38 +217,35 @@ def grown(most_mb: float) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises ``ConfigError``: the address cannot be had."""
-    # Named as TCP, else asyncio does not see that it is, and answers wait 40 ms for acknowledgements.
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return a listening socket. Raises ``ConfigError``: the address cannot be used."""
+    # With TCP as its protocol: else asyncio does not set TCP_NODELAY, and answers wait 40 ms for acknowledgements.
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
+        listening.bind((host, port))
     except OSError as error:
-        found.close()
+        listening.close()
         raise ConfigError(expected("--host, --port", "a free address", f"{host}:{port}: {error.strerror}")) from error
-    found.listen(1024)
-    return found
+    listening.listen(1024)
+    return listening
 
 
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
     from multigrid_rl.serve import instructor_pages, pages, site, upload  # noqa: PLC0415 - the workers need none of it
 
-    app = site.application(site.Site(place.queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
+    app = site.application(site.Site(place.open_queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
     site.server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 
 def lanes(workers: int) -> list[tuple[str, ...]]:
-    """Return whose jobs each worker takes: what is slow, a program or a grade, keeps nobody waiting who is not."""
+    """Return the lanes of each worker: slow jobs, of programs or grades, delay no fast ones."""
     return [(BUNDLE,)] * workers + [(PROGRAM,)] * max(workers - 1, 1) + [(PROGRAM, SLOW)]
 
 
 def start_workers(supervisor: Supervisor, number: int, cluster: str | None = None) -> None:
-    """Load all that plays once, and fork workers that share it, or one process that lets a cluster play.
-
-    Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
-    """
-    # Torch takes seconds and much memory: pages come first, and do without.
+    """Load all players once, and fork workers, or one process for a cluster. Raises as :class:`.judge.Judge`."""
+    # Torch takes seconds and much memory: the pages start first, without it.
     from multigrid_rl.competition.sandbox import bwrap_available, check_not_bound  # noqa: PLC0415
     from multigrid_rl.serve.judge import Judge  # noqa: PLC0415
     from multigrid_rl.serve.worker import Worker  # noqa: PLC0415
@@ -258,14 +255,14 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     if not (bwrap_available() or agents_trusted()):
         typer.echo("programs of students cannot run: bubblewrap lacks or does not work here (docs/instructors.md)")
     one_thread()
-    queue = place.queue()
-    about = place.course, place.beside, place.home, queue.secrets()
-    judge = Judge(*about)
-    queue.meets_nobody = judge.alone
+    queue = place.open_queue()
+    settings = place.course, place.course_folder, place.home, queue.secrets()
+    judge = Judge(*settings)
+    queue.meets_nobody = judge.meets_nobody
     queue.begin()
     queue.release()
     queue.engine.dispose()
-    # What compiling kernels takes is gone with a first process; then they lie on the disk, and are loaded to be shared.
+    # A first process compiles kernels to the disk, and its memory is freed; this one loads them, to be shared.
     if (first := os.fork()) == 0:
         try:
             judge.warm()
@@ -276,47 +273,48 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
     share_memory()
     log("ready", workers=len(lanes(number)), anchors=len(judge.anchors))
     if cluster is not None:
-        from multigrid_rl.serve.cluster_games import play_there  # noqa: PLC0415 - Ray
+        from multigrid_rl.serve.cluster_games import run_on_cluster  # noqa: PLC0415 - Ray
 
-        supervisor.add("cluster", lambda name: play_there(cluster, about, place.queue, name, lanes(number)))
+        supervisor.add("cluster", lambda name: run_on_cluster(cluster, settings, place.open_queue, name, lanes(number)))
         return
 
-    def work(of: tuple[str, ...], name: str) -> None:
-        os.nice(_NICE[of[-1]])
-        Worker(place.queue(), judge, name, of).run(after=partial(grown, _OWN_MB[of[-1]]))
+    def work(worker_lanes: tuple[str, ...], name: str) -> None:
+        os.nice(_NICE[worker_lanes[-1]])
+        worker = Worker(place.open_queue(), judge, name, worker_lanes)
+        worker.run(after=partial(has_grown, _PRIVATE_MB[worker_lanes[-1]]))
 
-    for k, of in enumerate(lanes(number)):
-        supervisor.add(f"{of[-1]}-{k}", partial(work, of))
+    for k, worker_lanes in enumerate(lanes(number)):
+        supervisor.add(f"{worker_lanes[-1]}-{k}", partial(work, worker_lanes))
 
 
 def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
-    """Return the personal link of everybody."""
+    """Return the personal links of all people."""
     signer = Signer(bytes.fromhex(queue.setting("secret")))
     people = [person for person in queue.people() if not person.forgotten]
     return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
 
 
 def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
-    """Return how many workers there are to be, and on what cluster they play. Raises ``ConfigError``: it is neither."""
+    """Return the number of workers, and the cluster on which they play. Raises ``ConfigError``: it is neither."""
     if workers is None or (workers.isdigit() and 1 <= int(workers) <= MOST_WORKERS):
         return int(workers or usual), None
     if not ADDRESS.fullmatch(workers):
         raise ConfigError(expected("--workers", f"1 to {MOST_WORKERS}, auto, host:port or ray://host:port", workers))
-    if silent := unreachable(workers):
-        raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {silent}"))
+    if problem := connection_problem(workers):
+        raise ConfigError(expected("--workers", "a Ray cluster that runs (ray start --head)", f"{workers}: {problem}"))
     return usual, workers
 
 
 def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
     """Answer browsers and play, until SIGTERM or Ctrl-C.
 
-    It listens ``at`` a host and port, and browsers reach it by ``url``; ``behind_proxy``: a proxy on this machine says
-    who asks. ``workers`` is how many there are, the course's number by default, or the address of a Ray cluster on
-    which that many play. Raises ``ConfigError``, ``PlayerError``: what is wrong with the course or one of these.
+    It listens ``at`` a host and port, and browsers reach it by ``url``; ``behind_proxy``: a proxy on this machine gives
+    the client's address. ``workers`` is their number, by default the course's, or the address of a Ray cluster on which
+    that many play. Raises ``ConfigError``, ``PlayerError``: the course or one of these is invalid.
     """
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):
-        queue = prepared(place)
+        queue = open_prepared(place)
         links = links_of(queue, url)
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)

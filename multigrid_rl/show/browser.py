@@ -1,6 +1,6 @@
-"""A person plays in a browser: the page, what it is shown of a game, what it sends. Games are in :class:`play.Session`.
+"""A person plays in a browser: the page, its view of the game, its actions. Games are in :class:`play.Session`.
 
-The one engine is the server's: a page draws frames and sends actions. What a person does not see is not sent.
+Only the server has a game engine: a page draws frames and sends actions. Cells that a person does not see are not sent.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.captions import ACTION_WORDS
-from multigrid_rl.show.live import ALIVE, HEADERS, LOOK, address, application, listen, same_origin, serve
+from multigrid_rl.show.live import HEADERS, POLL_S, POLLS_PER_SIGN, address, application, listen, same_origin, serve
 from multigrid_rl.show.page import render
 from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.show.replay import Pack, frame_rows
@@ -22,10 +22,10 @@ from multigrid_rl.show.words import percent
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 
-#: No cell of the board: what stands there is not drawn.
-_NOWHERE = 255
-#: What everybody knows of the board (128,): where walls and doors are.
-_BARE = np.where(c.empty_board() == c.EMPTY, c.UNSEEN, c.empty_board())
+#: Position of a hidden agent: no cell of the board, and not drawn.
+_HIDDEN_CELL = 255
+#: The board (128,) as everybody knows it: walls and doors.
+_STATIC_BOARD = np.where(c.empty_board() == c.EMPTY, c.UNSEEN, c.empty_board())
 
 
 class Table:
@@ -36,32 +36,32 @@ class Table:
         self.changed = asyncio.Condition()
         self.version = 0
 
-    def about(self) -> dict[str, Any]:
-        """Return what the page must know once."""
+    def constant_data(self) -> dict[str, Any]:
+        """Return the constant data of the page."""
         pack, others = Pack(), self._session.others
         pack.add_spec(self._session.spec)
         players = [others.names[name] for name in self._session.spec.seats]
         return {**pack.data(), "players": players, "seat": others.seat, "actions": list(ACTION_WORDS),
                 "goal": others.goal}  # fmt: skip
 
-    def shown(self) -> dict[str, Any]:
-        """Return the newest step as the person may see it."""
+    def newest_step(self) -> dict[str, Any]:
+        """Return the newest step as the person sees it."""
         session, caption = self._session, self._session.caption
         state, tokens = session.world.state, session.world.outputs.tokens[0].copy()
-        cells, position, seen = state.cells[0].copy(), state.position[0].copy(), session.seen().reshape(-1)
+        cells, position, visible = state.cells[0].copy(), state.position[0].copy(), session.seen_cells().reshape(-1)
         hidden = np.zeros(len(position), np.bool_)
         if not (session.over or session.out):
-            cells = np.where(seen, cells, _BARE)
-            hidden = ~seen[position]
-            position[hidden] = _NOWHERE
+            cells = np.where(visible, cells, _STATIC_BOARD)
+            hidden = ~visible[position]
+            position[hidden] = _HIDDEN_CELL
         tokens[np.arange(len(tokens)) != session.agent] = 0
         row = frame_rows(cells[None], position[None], state.heading, state.hand, state.out, tokens[None])
-        lines = caption.agents
+        lines = list(zip(caption.agents, hidden, strict=True))
         return {
             "game": session.game, "step": session.steps, "most": session.spec.max_steps, "over": session.over,
             "frame": base64.b64encode(row.tobytes()).decode("ascii"),
-            "words": ["out of your sight" if dark else line.words for line, dark in zip(lines, hidden, strict=True)],
-            "returns": [None if dark else line.total for line, dark in zip(lines, hidden, strict=True)],
+            "words": ["out of your sight" if is_hidden else line.words for line, is_hidden in lines],
+            "returns": [None if is_hidden else line.total for line, is_hidden in lines],
             "out": session.out, "result": caption.result, "score": self._score(),
         }  # fmt: skip
 
@@ -74,7 +74,7 @@ class Table:
         return f"{score}; wins {percent(score.won / games)} ({percent(low)} to {percent(high)})"
 
     def act(self, action: int, game: int, step: int) -> bool:
-        """Take the person's action for a step; returns whether it counts: it was chosen for the newest step.
+        """Take the person's action for a step; returns whether it was for the newest step, and counts.
 
         Raises ``ValueError``: no such action.
         """
@@ -87,8 +87,8 @@ class Table:
         return True
 
     @property
-    def due(self) -> bool:
-        """Whether a step is to be played that the person has not asked for: it is out."""
+    def step_is_due(self) -> bool:
+        """Whether the next step needs no action of the person, who is out."""
         return not self._session.over and self._session.out
 
     def advance(self, action: int = c.DONE) -> None:
@@ -103,14 +103,14 @@ class Table:
 
 
 class Answers:
-    """What a browser is answered: the page, what it shows, and what it sends."""
+    """Answers to a browser: the page, the newest step, and actions."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     async def page(self, _: Any) -> Any:
         """Return the page."""
-        about = self._table.about()
+        about = self._table.constant_data()
         lead = f"{about['goal']} " + ", ".join(
             map(" ".join, zip(about["specs"][0]["seats"], about["players"], strict=True))
         )
@@ -118,54 +118,54 @@ class Answers:
         text = render("play.html", live=True, kind="Game", title=title, lead=lead, data=about)
         return HTMLResponse(text, headers=HEADERS)
 
-    async def shown(self, _: Any) -> Any:
+    async def newest_step(self, _: Any) -> Any:
         """Return the newest step."""
-        return self._answer(self._table.shown())
+        return self._answer(self._table.newest_step())
 
-    async def sent(self, request: Any) -> Any:
-        """Take an action, or the wish for the next game; returns the newest step."""
+    async def take_action(self, request: Any) -> Any:
+        """Take an action or a restart; returns the newest step."""
         if not same_origin(request):
             return self._answer({"error": "origin: expected a page of this server"}, 403)
-        table, changed = self._table, True
+        table, has_changed = self._table, True
         try:
-            given = await request.json()
-            if given.get("restart"):
+            message = await request.json()
+            if message.get("restart"):
                 table.restart()
             else:
-                changed = table.act(*(int(given[key]) for key in ("action", "game", "step")))
+                has_changed = table.act(*(int(message[key]) for key in ("action", "game", "step")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             return self._answer({"error": str(error)}, 400)
-        if changed:
-            await self._tell()
-        return self._answer(table.shown())
+        if has_changed:
+            await self._notify()
+        return self._answer(table.newest_step())
 
     async def events(self, request: Any) -> Any:
-        """Return a stream that says when there is a newer step."""
+        """Return a stream with an event for each newer step."""
         return StreamingResponse(self._steps(request), media_type="text/event-stream", headers=HEADERS)
 
     async def _steps(self, request: Any) -> AsyncIterator[str]:
-        table, known, looks = self._table, -1, 0
+        table, sent_version, polls = self._table, -1, 0
         while not request.app.state.ending():
-            if known == table.version:
-                await self._news(known)
-            looks += 1
-            if known != table.version:
-                known = table.version
+            if sent_version == table.version:
+                await self._wait_for_step(sent_version)
+            polls += 1
+            if sent_version != table.version:
+                sent_version = table.version
                 yield "event: step\ndata:\n\n"
-            elif looks % ALIVE == 0:
+            elif polls % POLLS_PER_SIGN == 0:
                 yield ": \n\n"
 
-    async def _news(self, known: int) -> None:
-        """Wait a while for a step after ``known``; play one if it is due."""
+    async def _wait_for_step(self, sent_version: int) -> None:
+        """Wait a while for a step after ``sent_version``; play one if it is due."""
         table = self._table
-        with suppress(TimeoutError, asyncio.TimeoutError):  # one and the same since Python 3.11
+        with suppress(TimeoutError, asyncio.TimeoutError):  # identical since Python 3.11
             async with table.changed:
-                await asyncio.wait_for(table.changed.wait_for(lambda: table.version != known), LOOK)
-        if known == table.version and table.due:
+                await asyncio.wait_for(table.changed.wait_for(lambda: table.version != sent_version), POLL_S)
+        if sent_version == table.version and table.step_is_due:
             table.advance()
-            await self._tell()
+            await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._table.changed:
             self._table.version += 1
             self._table.changed.notify_all()
@@ -178,13 +178,14 @@ class Answers:
 def app_of(table: Table) -> Any:
     """Return the application."""
     answers = Answers(table)
-    return application({"/": answers.page, "/shown": answers.shown, "/events": answers.events}, {"/sent": answers.sent})
+    pages = {"/": answers.page, "/shown": answers.newest_step, "/events": answers.events}
+    return application(pages, {"/sent": answers.take_action})
 
 
 def browser(
     spec: GameSpec, others: OtherPlayers, game_over: Callable[[Session], None], *, seed: int, port: int | None
 ) -> tuple[Session, Callable[[], None], str]:
-    """Open a page for a person; returns the games, what serves it, and a hint. Raises ``ConfigError``: port in use."""
+    """Open a page for a person; returns the games, its server, and a hint. Raises ``ConfigError``: port in use."""
     session = Session(spec, others, seed=seed)
     app, listening = app_of(Table(session, lambda: game_over(session))), listen(port)
 

@@ -21,7 +21,7 @@ from multigrid_rl.world.state import Step
 ACTION_WORDS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "wait")
 #: Teams by number, as ``Step.winner`` counts them.
 TEAMS = ("red", "blue")
-#: Events of an agent in words, in the order in which they are said.
+#: Events of an agent in words, in the order of a caption.
 _OUTCOMES = {
     c.EV_KEY: "picks up its key",
     c.EV_BALL: "is rewarded for the ball",
@@ -35,10 +35,10 @@ _OUTCOMES = {
 
 Picture = NDArray[np.uint8]  # (height, width, 3) red, green, blue
 
-#: Colour of who wins.
+#: Colour of the result.
 _ACCENT = "#0a6b64"
 _TEAM_INKS = dict(zip(TEAMS, TEAM_INKS, strict=True))
-#: A strip is no narrower than this many pixels: below, words would be cut off everywhere.
+#: Least width of a strip in pixels: below this most words would be cut off.
 NARROWEST = 256
 _SMALLEST, _LARGEST = 11, 30  # pixels of a letter's size
 
@@ -80,7 +80,7 @@ class Commentator:
         self._steps += 1
         self._totals += step.reward[0]
         words = [
-            ", ".join([ACTION_WORDS[action], *(came for event, came in _OUTCOMES.items() if events[a, event])])
+            ", ".join([ACTION_WORDS[action], *(text for event, text in _OUTCOMES.items() if events[a, event])])
             if step.acted[0, a]
             else "out of the game"
             for a, action in enumerate(actions.tolist())
@@ -95,7 +95,7 @@ class Commentator:
         return Caption(self._steps, tuple(lines), result)
 
 
-def captioned(game: GameRecord) -> Iterator[tuple[World, Step | None, Caption]]:
+def captioned_frames(game: GameRecord) -> Iterator[tuple[World, Step | None, Caption]]:
     """Yield the frames of a recorded game, each with its caption. Raises ``ReplayError``: see ``replays.frames``."""
     shots = frames(game)
     world, _ = next(shots)
@@ -110,16 +110,16 @@ def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.flo
     """Return how a game ended: ``winner`` is 0 red, 1 blue, -1 none; ``events`` (A, E) are those of the last step."""
     if winner < 0:
         return f"nobody wins in {plural(steps, 'step')}"
-    own = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) == TEAMS[winner]]
-    how = "by elimination" if events[own, c.EV_ELIMINATION_WIN].any() else "through its door"
-    return f"{TEAMS[winner]} wins {how} after {plural(steps, 'step')}"
+    winners = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) == TEAMS[winner]]
+    way = "by elimination" if events[winners, c.EV_ELIMINATION_WIN].any() else "through its door"
+    return f"{TEAMS[winner]} wins {way} after {plural(steps, 'step')}"
 
 
 # --- strips
 
 
 class Notes(NamedTuple):
-    """Text in the strip beside the caption."""
+    """Text in the strip around the caption."""
 
     head: str  # "step 3 of 14"
     aside: str = ""  # to the right of it
@@ -166,12 +166,12 @@ class Strip:
         edge = self._width - self._pad - right[1].getlength(right[0])
         draw.text((edge, top), right[0], font=right[1], fill=right[2])
         for text, face, colour in parts:
-            clipped = fitted(text, face, edge - self._pad - left)
+            clipped = fit_text(text, face, edge - self._pad - left)
             draw.text((left, top), clipped, font=face, fill=colour)
             left += face.getlength(clipped)
 
 
-def fitted(text: str, face: Any, room: float) -> str:
+def fit_text(text: str, face: Any, room: float) -> str:
     """Return ``text``, cut off with an ellipsis where it is wider than ``room`` pixels in a font."""
     if face.getlength(text) <= room:
         return text
@@ -183,7 +183,7 @@ def fitted(text: str, face: Any, room: float) -> str:
 @lru_cache(maxsize=16)
 def font(size: int, *, bold: bool = False) -> Any:
     """Return DejaVu Sans, as it comes with matplotlib."""
-    # Imported here: matplotlib takes a quarter of a second, and only its font files are wanted.
+    # Imported here: matplotlib takes a quarter of a second, and only its font files are needed.
     import matplotlib  # noqa: PLC0415 - see above
 
     name = f"DejaVuSans{'-Bold' if bold else ''}.ttf"

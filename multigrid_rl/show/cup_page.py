@@ -10,24 +10,24 @@ from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, Scale, render
 from multigrid_rl.show.replay import Pack, TextPack
-from multigrid_rl.show.words import listed, plural, short
+from multigrid_rl.show.words import join_names, plural, short
 
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
-#: Shown for entries that were refused as copies: the page is public, the reason stands in ``results.json`` alone.
+#: Shown for entries that were refused as copies: the page is public, only ``results.json`` has the reason.
 _REFUSED = "not admitted; the organiser of the cup can say why"
 _DECIDED = {"last": "\u2013", "nothing": "tied"}
 
 
 def cup_page(results: CupResults) -> str:
-    """Return the whole page, for everyone to see: without the seed, and without who may have copied from whom.
+    """Return the public page: without the seed, and without suspected copies.
 
     Pure: the same results give the same page.
 
-    Raises ``ReplayError``: a record that is not one whole game.
+    Raises ``ReplayError``: a record that is not a complete game.
     """
-    shown, names = shown_games(results), order(results)
+    packed, names = pack_games(results), order(results)
     by_name = {entry.name: _public(entry) for entry in results.entries}
     places = {row.name: f"rank {row.rank}" for row in results.table}
     content = {
@@ -38,19 +38,19 @@ def cup_page(results: CupResults) -> str:
             (by_name[name], f"{places.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names
         ],
         "made_with": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
-        "data": shown.pack.data() if shown.pack.games else None,
-        "scripts": TEXT_SCRIPTS if isinstance(shown.pack, TextPack) else SCRIPTS,
+        "data": packed.pack.data() if packed.pack.games else None,
+        "scripts": TEXT_SCRIPTS if isinstance(packed.pack, TextPack) else SCRIPTS,
     }
-    return _cup(results, shown, **content) if results.rated else _leaderboard(results, **content)
+    return _cup(results, packed, **content) if results.rated else _leaderboard(results, **content)
 
 
-def _cup(results: CupResults, shown: "ShownGames", **content: Any) -> str:
-    """Return the page of a cup that ratings decide."""
+def _cup(results: CupResults, packed: "PackedGames", **content: Any) -> str:
+    """Return the page of a cup with wins and ratings."""
     red, names = side_cells(results.sides), order(results)
-    blue = turned(red)
+    blue = swap_sides(red)
     first, other = results.teams
-    more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
-    games = plural(len(shown.pack.games), "game")
+    left_out = f"; {packed.left_out:,} more would have made this page too large" if packed.left_out else ""
+    games = plural(len(packed.pack.games), "game")
     return render(
         "cup.html",
         kind=f"Cup \u00b7 {results.scenario}",
@@ -66,26 +66,26 @@ def _cup(results: CupResults, shown: "ShownGames", **content: Any) -> str:
         blue=blue,
         pairs=ranked_pairs(results),
         share_scale=Scale(0, 1),
-        games_lead=f"{games}, for each pairing and outcome the one of median length{more}.",
-        shown=shown,
-        met={name: [other for other in names if (name, other) in red.keys() | blue.keys()] for name in names},
+        games_lead=f"{games}, for each pairing and outcome the one of median length{left_out}.",
+        packed=packed,
+        opponents={name: [other for other in names if (name, other) in red.keys() | blue.keys()] for name in names},
         **content,
     )
 
 
 def _leaderboard(results: CupResults, **content: Any) -> str:
-    """Return the page of a cup in which returns decide."""
-    rows, met = results.returns, len(results.teams) > 1
-    games = plural(sum(row.games for row in rows), "game" if met else "episode")
+    """Return the page of a cup ranked by returns."""
+    rows, has_opponents = results.returns, len(results.teams) > 1
+    games = plural(sum(row.games for row in rows), "game" if has_opponents else "episode")
     return render(
         "leaderboard.html",
-        kind=f"{'Cup' if met else 'Leaderboard'} \u00b7 {results.scenario}",
+        kind=f"{'Cup' if has_opponents else 'Leaderboard'} \u00b7 {results.scenario}",
         title=cup_title(results),
         rows=rows,
         sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
         scale=Scale.around(rows),
         games_title=f"{games} of {plural(len(rows), 'entry', 'entries')}",
-        payoffs={(row.red, row.blue): row for row in results.sides} if met else {},
+        payoffs={(row.red, row.blue): row for row in results.sides} if has_opponents else {},
         **content,
     )
 
@@ -105,27 +105,26 @@ def cup_title(results: CupResults) -> str:
     if not rows:
         return "No entry was ranked"
     if len(first) > 1:
-        return f"{listed(first)} share the first place"
-    one, *others = rows
-    behind = [row for row in others if results.rated or not row.forfeited or one.forfeited]
+        return f"{join_names(first)} share the first place"
+    leader, *others = rows
+    behind = [row for row in others if results.rated or not row.forfeited or leader.forfeited]
     if not behind:
-        alone = (
-            "is the only ranked entry" if results.rated else f"earns {short(one.mean)}; no other played all its games"
-        )
-        return f"{one.name} {alone}"
-    two = behind[0]
-    if one.low <= two.high:
-        return f"{one.name} leads narrowly: {two.name} may be as good"
+        if results.rated:
+            return f"{leader.name} is the only ranked entry"
+        return f"{leader.name} earns {short(leader.mean)}; no other played all its games"
+    second = behind[0]
+    if leader.low <= second.high:
+        return f"{leader.name} leads narrowly: {second.name} may be as good"
     if results.rated:
-        return f"{one.name} wins, {one.rating - two.rating:.0f} rating points ahead of {two.name}"
-    return f"{one.name} earns most: {short(one.mean)}, {two.name} {short(two.mean)}"
+        return f"{leader.name} wins, {leader.rating - second.rating:.0f} rating points ahead of {second.name}"
+    return f"{leader.name} earns most: {short(leader.mean)}, {second.name} {short(second.mean)}"
 
 
 # --- payoffs
 
 
 def rating_scale(rows: list[Standing]) -> Scale:
-    """Return the scale of entries that forfeited less than half of their games: the others lie far below."""
+    """Return the scale of entries that forfeited less than half of their games: the others are far below."""
     active = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
     return Scale.around(active)
 
@@ -170,16 +169,16 @@ Cells = dict[tuple[str, str], Cell]  # (row, column) -> results of the row's ent
 
 
 def side_cells(sides: list[SideResult]) -> Cells:
-    """Return the results of the row on the first side against the column, where it sat alone on each together."""
+    """Return the results of the row on the first side against the column; sides of a single seat are summed."""
     cells: Cells = {}
     for row in sides:
-        now = Cell(row.red_win, row.draw, row.blue_win, row.forfeited)
-        before = cells.get((row.red, row.blue), Cell(0, 0, 0))
-        cells[row.red, row.blue] = Cell(*map(sum, zip(before, now, strict=True)))
+        cell = Cell(row.red_win, row.draw, row.blue_win, row.forfeited)
+        total = cells.get((row.red, row.blue), Cell(0, 0, 0))
+        cells[row.red, row.blue] = Cell(*map(sum, zip(total, cell, strict=True)))
     return cells
 
 
-def turned(cells: Cells) -> Cells:
+def swap_sides(cells: Cells) -> Cells:
     """Return the same from the view of the other side."""
     return {(blue, red): cell._replace(win=cell.loss, loss=cell.win) for (red, blue), cell in cells.items()}
 
@@ -187,41 +186,41 @@ def turned(cells: Cells) -> Cells:
 def pair_cells(pairs: list[PairResult]) -> Cells:
     """Return the results of the row from both sides together."""
     cells = {(row.one, row.two): Cell(row.win, row.draw, row.loss, row.forfeited) for row in pairs}
-    return cells | turned(cells)
+    return cells | swap_sides(cells)
 
 
 def ranked_pairs(results: CupResults) -> list[PairResult]:
     """Return every pair from the view of the higher ranked entry, the best first."""
     place = {name: number for number, name in enumerate(order(results))}
-    seen = [row if place[row.one] < place[row.two] else row.swapped() for row in results.pairs]
-    return sorted(seen, key=lambda row: (place[row.one], place[row.two]))
+    rows = [row if place[row.one] < place[row.two] else row.swapped() for row in results.pairs]
+    return sorted(rows, key=lambda row: (place[row.one], place[row.two]))
 
 
 # --- games
 
 
-class ShownGames(NamedTuple):
+class PackedGames(NamedTuple):
     """Games of a page."""
 
-    pack: Pack  # what its script reads
+    pack: Pack  # data of its script
     number: dict[tuple[str, str], int]  # (red entry, blue entry) -> number of the pairing's first game on the page
     left_out: int  # games that did not fit
 
 
 def sides_of(game: GameRecord | ZooRecord, teams: Sequence[str] = ("red", "blue")) -> tuple[str, str]:
-    """Return the entries on the first side of a game, or alone on one, and on the other."""
+    """Return the entries on the first side of a game, or on a single seat, and on the other."""
     by_seats = {team: name for team in teams for seat, name in game.players.items() if team in seat}
     if set(by_seats) == set(teams):
         return by_seats[teams[0]], by_seats[teams[-1]]
-    fewest = [name for name, _ in reversed(Counter(game.players.values()).most_common())]
-    names = fewest if teams[0] == "alone" else list(dict.fromkeys(game.players.values()))
+    rarest_first = [name for name, _ in reversed(Counter(game.players.values()).most_common())]
+    names = rarest_first if teams[0] == "alone" else list(dict.fromkeys(game.players.values()))
     return names[0], names[-1]
 
 
-def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> ShownGames:
-    """Pack the games, those of the best first. Raises ``ReplayError`` for a record that is not one whole game.
+def pack_games(results: CupResults, budget: int = GAMES_BYTES) -> PackedGames:
+    """Pack the games, those of the best first. Raises ``ReplayError`` for a record that is not a complete game.
 
-    Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
+    Where ``budget`` bytes are not enough, every pairing gets a first game before any gets a second one.
     """
     place = {row.name: number for number, row in enumerate(results.table)}
     turns: Counter[tuple[str, str]] = Counter()
@@ -231,19 +230,19 @@ def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> ShownGames:
         places = [place.get(name, len(place)) for name in sides]
         rows.append((*sorted(places), places[0], turns[sides], number))
         turns[sides] += 1
-    packed: dict[tuple[int, ...], Any] = {}
-    left, pack = budget, TextPack() if isinstance(next(iter(results.games), None), ZooRecord) else Pack()
+    fitting: dict[tuple[int, ...], Any] = {}
+    remaining, pack = budget, TextPack() if isinstance(next(iter(results.games), None), ZooRecord) else Pack()
     for row in sorted(rows, key=lambda row: (row[3], row)):
         game = results.games[row[-1]]
         content: Any = pack.pack(game, f"{game.label} ({game.steps} steps)")
-        if content is None:  # it is not written as text
+        if content is None:  # the game has no text
             break
         size = len(json.dumps(content, separators=(",", ":")))
-        if size <= left:
-            packed[row] = content
-            left -= size
+        if size <= remaining:
+            fitting[row] = content
+            remaining -= size
     numbers: dict[tuple[str, str], int] = {}
-    for row in sorted(packed):
+    for row in sorted(fitting):
         numbers.setdefault(sides_of(results.games[row[-1]], results.teams), len(pack.games))
-        pack.games.append(packed[row])
-    return ShownGames(pack, numbers, len(results.games) - len(packed))
+        pack.games.append(fitting[row])
+    return PackedGames(pack, numbers, len(results.games) - len(fitting))

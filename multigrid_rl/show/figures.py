@@ -42,15 +42,15 @@ _Sides: TypeAlias = list[tuple[RunSet, list[RunRecord]]]  # each with its runs o
 _POINTS, _MOST_PANELS = 151, 6
 
 
-# --- what all figures share
+# --- shared by all figures
 
 
 def limits(values: Array, always: Array) -> tuple[float, float]:
     """Return limits that show ``always`` and ``values`` without far outliers, which would flatten the rest."""
-    most = np.percentile(values, (2, 98))
-    reach = 0.5 * (most[1] - most[0])
-    low = values.min() if values.min() >= most[0] - reach else most[0]
-    high = values.max() if values.max() <= most[1] + reach else most[1]
+    percentiles = np.percentile(values, (2, 98))
+    reach = 0.5 * (percentiles[1] - percentiles[0])
+    low = values.min() if values.min() >= percentiles[0] - reach else percentiles[0]
+    high = values.max() if values.max() <= percentiles[1] + reach else percentiles[1]
     low, high = float(min(low, *always)), float(max(high, *always))
     margin = 0.08 * (high - low) or 0.5
     # Values that are never negative get no axis below zero.
@@ -64,14 +64,14 @@ def panel_grid(panels: int, title: str) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(14.0 if columns > 1 else 9.0, 3.6 * rows + 1.5), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.14, hspace=0.02, wspace=0.01)
     figure.suptitle(title, fontsize=LARGE)
-    every = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in every[panels:]:
+    all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in all_axes[panels:]:
         axes.set_visible(False)
-    return figure, list(every[:panels])
+    return figure, list(all_axes[:panels])
 
 
 def format_axes(axes: Axes, title: str, unit: str, end: float, gate: Gate | None = None) -> None:
-    """Format title, axes and gate of curves over environment steps; the y limits are unchanged."""
+    """Format title, axes and gate of curves over environment steps; y limits are unchanged."""
     if gate is not None:
         axes.axhline(gate.bound, **_GATE)
         title = f"{title}   (gate: {gate.comparison} {gate.bound:g})"
@@ -112,7 +112,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 #: Width and height of a page's curve in units of its SVG, and the edges of its axes: left, right, top, bottom.
 PAGE_SIZE, PAGE_AXES = (440, 280), (60, 432, 8, 220)
-#: Points of a line that its readout knows: more than a screen shows, few enough for a small page.
+#: Points of a line in its readout: more than a screen shows, few enough for a small page.
 POINTS = 300
 _EDGE = 0.012  # beyond an end of the axis, so that lines on it are not cut in half
 #: Colours of page.css, which turns the drawing for dark screens, and its lines: solid, dashed, dotted, both.
@@ -141,15 +141,15 @@ class Chart(NamedTuple):
     x_max: int  # environment steps at the right edge
     gate: Gate | None = None  # drawn as a line at its bound
     held: tuple[int, int] | None = None  # environment steps (from, to) over which the gate was held first
-    under: tuple[Reference, str] | None = None  # reference curves and which of their metrics is drawn below the lines
+    under: tuple[Reference, str] | None = None  # reference curves, and the metric that is drawn below the lines
     share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
-    steps: str = "environment"  # what the steps are
+    steps: str = "environment"  # kind of steps
 
     @property
     def caption(self) -> str:
         """The last values of its lines, by their labels."""
-        written, many = percent if self.share else short, len(self.lines) > 1
-        ends = (f"{label * many} {written(float(its.values[-1]))}".strip() for label, its in self.lines)
+        as_text, several = percent if self.share else short, len(self.lines) > 1
+        ends = (f"{label * several} {as_text(float(series.values[-1]))}".strip() for label, series in self.lines)
         return f"At the end: {', '.join(ends)}"
 
     def image(self) -> str:
@@ -161,7 +161,7 @@ class Chart(NamedTuple):
         return base64.b64encode(file.getvalue()).decode("ascii")
 
     def data(self) -> dict[str, Any]:
-        """Return what the readout shows at each point of the first line, and where the axes lie."""
+        """Return the readout at each point of the first line, and the positions of the axes."""
         grid = thin(self.lines[0].series).env_steps
         rows = [(line.label, *line.series) for line in self.lines]
         if self.under is not None:
@@ -186,15 +186,15 @@ class Chart(NamedTuple):
 
 
 def thin(series: Series, points: int = POINTS) -> Series:
-    """Return at most ``points`` of a line: of each stretch the lowest and the highest, so that no spike is lost."""
+    """Return at most ``points`` of a line: the lowest and the highest of each stretch, so that no spike is lost."""
     length = len(series.values)
     if length <= points:
         return series
-    kept = {0, length - 1}
+    selected = {0, length - 1}
     for start, end in pairwise(np.linspace(0, length, points // 2, dtype=int).tolist()):
         part = series.values[start:end]
-        kept |= {int(start + part.argmin()), int(start + part.argmax())}
-    rows = np.array(sorted(kept))
+        selected |= {int(start + part.argmin()), int(start + part.argmax())}
+    rows = np.array(sorted(selected))
     return Series(series.env_steps[rows], series.values[rows])
 
 
@@ -238,10 +238,11 @@ def _y_limits(chart: Chart) -> tuple[float, float]:
 
 
 def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
-    """Draw band and median of the recipe's seeds, the median dotted from where seeds had ended."""
-    band, grid, whole = reference.metrics[metric], np.array(reference.env_steps, np.float64), reference.whole
+    """Draw band and median of the recipe's seeds, the median dotted after the end of the first seed."""
+    band = reference.metrics[metric]
+    grid, complete = np.array(reference.env_steps, np.float64), reference.complete_points
     fill(axes, grid, (band.p10, band.p90), 0.26, color=_BAND)
-    for part, line in ((slice(whole), "-"), (slice(max(whole - 1, 0), None), ":")):
+    for part, line in ((slice(complete), "-"), (slice(max(complete - 1, 0), None), ":")):
         axes.plot(grid[part], np.array(band.median)[part], color=_BAND, linewidth=1.8, linestyle=line)
 
 
@@ -250,16 +251,16 @@ def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
 
 def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> Figure:
     """Return IQM curves with bootstrap bands: runs that have held all gates, then each compared metric."""
-    wanted = comparison_panels(ours, theirs)
+    panels_wanted = comparison_panels(ours, theirs)
     title = f"{', '.join(ours.by_scenario)}: {ours.title} against {theirs.title}"
-    figure, panels = panel_grid(len(wanted), title)
-    for axes, (scenario, metric) in zip(panels, wanted, strict=True):
+    figure, panels = panel_grid(len(panels_wanted), title)
+    for axes, (scenario, metric) in zip(panels, panels_wanted, strict=True):
         sides = [(runs, runs.by_scenario[scenario]) for runs in (ours, theirs)]
-        where = f"{scenario}: " if len(ours.by_scenario) > 1 else ""
+        prefix = f"{scenario}: " if len(ours.by_scenario) > 1 else ""
         if metric == HELD:
-            _held_panel(axes, sides, where, rng)
+            _held_panel(axes, sides, prefix, rng)
         else:
-            _metric_panel(axes, sides, (where, metric), rng)
+            _metric_panel(axes, sides, (prefix, metric), rng)
     first = panels[0]
     first.plot([], [], color=BLACK, linewidth=1.0, label="thin: some runs have ended, their last values count")
     fill(first, np.zeros(1), (0, 0), 0.18, color=BLACK, label="95 % bootstrap interval over runs")
@@ -269,12 +270,12 @@ def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> F
 
 def comparison_panels(ours: RunSet, theirs: RunSet) -> list[tuple[str, str]]:
     """Return (scenario, metric) of each panel, :data:`HELD` first; with several scenarios fewer metrics of each."""
-    each = max(_MOST_PANELS // len(ours.by_scenario), 1)
+    metrics_each = max(_MOST_PANELS // len(ours.by_scenario), 1)
     panels = []
     for name in ours.by_scenario:
         runs = (*ours.by_scenario[name], *theirs.by_scenario[name])
         metrics = ([HELD] if all(run.gates for run in runs) else []) + list(directions(runs))
-        panels += [(name, metric) for metric in metrics[:each]]
+        panels += [(name, metric) for metric in metrics[:metrics_each]]
     return panels
 
 
@@ -287,7 +288,7 @@ def _side_label(side: RunSet) -> str:
     return f"{side.title}, {plural(len(side.runs), 'run')}"
 
 
-def _held_panel(axes: Axes, sides: _Sides, where: str, rng: np.random.Generator) -> None:
+def _held_panel(axes: Axes, sides: _Sides, prefix: str, rng: np.random.Generator) -> None:
     grid = np.linspace(0, max(run.env_steps for _, runs in sides for run in runs), _POINTS)
     for (side, runs), style in zip(sides, _SIDES, strict=True):
         steps = [(run.verdict or {}).get(HELD) for run in runs]
@@ -296,24 +297,24 @@ def _held_panel(axes: Axes, sides: _Sides, where: str, rng: np.random.Generator)
         fill(axes, grid, (low, high), 0.18, color=style["color"], step="post")
         axes.step(grid, share, linewidth=2.0, where="post", label=_side_label(side), **style)
     axes.set_ylim(-0.03, 1.03)
-    format_axes(axes, f"{where}runs that have held all gates", "share of runs", grid[-1])
+    format_axes(axes, f"{prefix}runs that have held all gates", "share of runs", grid[-1])
 
 
 def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.random.Generator) -> None:
     all_runs, metric = [run for _, runs in sides for run in runs], title[1]
     start = max(run.series[metric].env_steps[0] for run in all_runs)
     grid = np.linspace(start, max(run.env_steps for run in all_runs), _POINTS)
-    shown: list[Array] = []
+    drawn: list[Array] = []
     for (side, runs), style in zip(sides, _SIDES, strict=True):
         # After a run's end its last value is repeated.
         values = np.stack([np.interp(grid, *run.series[metric]) for run in runs])  # (n, points)
         middle, low, high = bootstrap_band(values, rng, iqm)
         fill(axes, grid, (low, high), 0.18, color=style["color"])
-        whole = grid <= min(run.env_steps for run in runs)
-        last = max(int(whole.sum()) - 1, 0)
-        axes.plot(grid[whole], middle[whole], linewidth=2.0, label=_side_label(side), **style)
+        all_running = grid <= min(run.env_steps for run in runs)
+        last = max(int(all_running.sum()) - 1, 0)
+        axes.plot(grid[all_running], middle[all_running], linewidth=2.0, label=_side_label(side), **style)
         axes.plot(grid[last:], middle[last:], linewidth=1.0, **style)
-        shown += [middle, low[len(low) // 20 :], high[len(high) // 20 :]]
+        drawn += [middle, low[len(low) // 20 :], high[len(high) // 20 :]]
     gate = next((gate for gate in all_runs[0].gates if gate.metric == metric), None)
     format_axes(axes, "".join(title), "IQM over runs", grid[-1], gate)
-    axes.set_ylim(*limits(np.concatenate(shown), np.array([gate.bound if gate else shown[0][-1]])))
+    axes.set_ylim(*limits(np.concatenate(drawn), np.array([gate.bound if gate else drawn[0][-1]])))

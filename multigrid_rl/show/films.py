@@ -25,26 +25,26 @@ from multigrid_rl.show.words import plural, short
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import user_code
 
-#: Steps a second of an environment of Gymnasium that says none.
+#: Steps a second of an environment of Gymnasium without ``render_fps``.
 _USUAL_FPS = 30.0
-#: Most seats whose players and actions stand below a picture.
-_MOST_SEATS = 8
+#: Most seats with a caption below a picture.
+_MAX_SEATS = 8
 
 
-def pick(target: Target, which: str | None, episodes: int, *, seed: int, mode: Mode, side: Sides) -> Any:
+def pick(target: Target, label_or_number: str | None, episodes: int, *, seed: int, mode: Mode, side: Sides) -> Any:
     """Return the record of a fresh game or episode of several, by its label, or of one by its number.
 
-    Raises ``ConfigError``, ``PlayerError``: no such label, an environment that keeps none, or a damaged player.
+    Raises ``ConfigError``, ``PlayerError``: no such label, an environment without records, or a damaged player.
     """
-    label = which or ("best" if target.rivals else "median")
+    label = label_or_number or ("best" if target.rivals else "median")
     if label.isdecimal():
         lineup = target.lineup(target.teams(side)[0], greedy=mode == "argmax")
         played = lineup.play(1, seed=seed, first=int(label), keep=True)
         return record_of(target, PlayedPart(mode, lineup, (played,)), 0, seed, f"{target.name} ({mode}, {lineup.team})")
-    kept = kept_games(evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side, keep=True))
-    if not kept:
+    games = kept_games(evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side, keep=True))
+    if not games:
         raise ConfigError(expected(f"{target.name}: scenario.package", "one whose episodes can be kept", "another"))
-    return choose(kept, label, f"{episodes} games of {target.name}")
+    return choose(games, label, f"{episodes} games of {target.name}")
 
 
 def usual_side(source: str) -> Sides:
@@ -71,34 +71,34 @@ class OneSeat:
 
     def __init__(self, env_id: str, env_args: dict[str, Any], how: DrawMode | None = None) -> None:
         os.environ.update({**QUIET, **os.environ})
-        _draw_without_a_screen()
+        _choose_headless_driver()
         self.env = make_env(env_id, env_args, render=how is not None)
-        drawn = "rgb_array" in self.env.metadata.get("render_modes", ())
-        self.draws: dict[DrawMode, dict[str, Any]] = {"picture": {}} if drawn else {}
+        draws_pictures = "rgb_array" in self.env.metadata.get("render_modes", ())
+        self.draws: dict[DrawMode, dict[str, Any]] = {"picture": {}} if draws_pictures else {}
         self.fps = float(self.env.metadata.get("render_fps") or _USUAL_FPS)
         renderer = getattr(self.env.unwrapped, "mujoco_renderer", None)
         if how is not None and renderer is not None:
-            # Shadows a quarter as fine and no multisampling: without a graphics card a quarter of the time.
+            # A quarter of the shadow resolution and no multisampling: a quarter of the time without a graphics card.
             renderer.model.vis.quality.shadowsize, renderer.model.vis.quality.offsamples = 1024, 0
 
     def spaces(self, agent: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:  # noqa: ARG002 - there is one
-        """Return what it sees and what it does."""
+        """Return observation and action space."""
         return self.env.observation_space, self.env.action_space
 
     def start(self, seed: int) -> StepResult:
         """Begin an episode."""
-        seen, info = reset_with_seed(self.env.reset, seed)
-        return StepResult({AGENT: (seen, info)}, (AGENT,))
+        observation, info = reset_with_seed(self.env.reset, seed)
+        return StepResult({AGENT: (observation, info)}, (AGENT,))
 
     def play(self, actions: dict[str, Any]) -> StepResult:
         """Play one step."""
         action = np.asarray(actions[AGENT], self.env.action_space.dtype)[()]
-        seen, paid, ended, cut, info = self.env.step(action)
-        turn = () if ended or cut else (AGENT,)
-        return StepResult({AGENT: (seen, info)}, turn, {AGENT: float(paid)}, {AGENT: bool(ended)} if not turn else {})
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        turn, ended = ((), {AGENT: bool(terminated)}) if terminated or truncated else ((AGENT,), {})
+        return StepResult({AGENT: (observation, info)}, turn, {AGENT: float(reward)}, ended)
 
     def drawn(self, how: DrawMode) -> Any:  # noqa: ARG002 - pictures alone
-        """Draw it as it stands."""
+        """Draw the current state."""
         return self.env.render()
 
     def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
@@ -112,10 +112,10 @@ class OneSeat:
 
 @dataclass(frozen=True)
 class GameDrawing:
-    """One recorded game that its renderer draws. ``own``: seats whose returns count; all where none is named."""
+    """One recorded game that its renderer draws. ``counted_seats``: those whose returns count; all if it is empty."""
 
     record: ZooRecord
-    own: tuple[str, ...] = ()
+    counted_seats: tuple[str, ...] = ()
 
     @property
     def _build(self) -> Any:
@@ -141,26 +141,26 @@ class GameDrawing:
 
     @property
     def total(self) -> float:
-        """The return of those who are judged."""
-        return self._paid(self.record.returns)
+        """The return of the counted seats."""
+        return self._counted_return(self.record.returns)
 
-    def _paid(self, returns: dict[str, float]) -> float:
-        return sum(returns[seat] for seat in self.own or returns)
+    def _counted_return(self, returns: dict[str, float]) -> float:
+        return sum(returns[seat] for seat in self.counted_seats or returns)
 
     def pictures(self, every: int) -> Iterator[tuple[float, Caption, Picture]]:
         """Yield return so far, caption and picture of the start, of every ``every``-th step and of the last one.
 
-        Raises ``ConfigError``: see ``replays.shots``; something that is no picture.
+        Raises ``ConfigError``: see ``replays.shots``; a rendered frame is no picture.
         """
         for shot in shots(self.record, "picture", every, self._build):
             picture = np.asarray(shot.drawn)
             if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
                 raise ConfigError(expected(self.record.env_id, "pictures (height, width, 3) of bytes", picture.shape))
-            yield self._paid(shot.totals), self._caption(shot), picture
+            yield self._counted_return(shot.totals), self._caption(shot), picture
 
     def _caption(self, shot: Shot) -> Caption:
         game, lines = self.record, tuple[AgentLine, ...]()
-        if not isinstance(game, EpisodeRecord) and len(game.players) <= _MOST_SEATS:
+        if not isinstance(game, EpisodeRecord) and len(game.players) <= _MAX_SEATS:
             lines = tuple(
                 AgentLine(seat, player, shot.taken.get(seat, ""), shot.totals[seat], out=False)
                 for seat, player in game.players.items()
@@ -169,8 +169,8 @@ class GameDrawing:
         return Caption(shot.step, lines, end if shot.step == game.steps else "")
 
 
-def _draw_without_a_screen() -> None:
-    """Let MuJoCo draw by a driver that needs no window, where there is no screen and nobody chose one."""
+def _choose_headless_driver() -> None:
+    """Let MuJoCo draw by a driver without windows, where there is no screen and none was chosen."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         backends = [name for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if find_library(library)]
         if backends:

@@ -1,4 +1,4 @@
-"""Pages that a server of this machine shows, and the page of a run while it runs: its report, changed in place."""
+"""Pages of a server for this machine, and the page of a run while it runs: its report, updated in place."""
 
 import asyncio
 import os
@@ -25,32 +25,31 @@ from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.page import render
 from multigrid_rl.show.reference import curves_of
-from multigrid_rl.show.run_data import GAMES_SEED, OwnGames, play_own_games, read_report
+from multigrid_rl.show.run_data import GAMES_SEED, FreshGames, play_fresh_games, read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.types import RunError
 
-#: Seconds after which a stream looks whether there is news, or the server ends; a browser gets a sign of life after so
-#: many looks without.
-LOOK, ALIVE = 0.35, 40
-#: Port where none is asked for: the first of these that is free.
+#: Seconds between polls of a stream; polls without news until a sign of life is sent to the browser.
+POLL_S, POLLS_PER_SIGN = 0.35, 40
+#: Default ports: the first free one is used.
 PORTS = range(8765, 8785)
-#: Headers of every answer: nothing of these pages is embedded, guessed or kept.
+#: Headers of every answer: no sniffing of types, no referrer, no cache.
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
 _HOST = "127.0.0.1"
-#: Seconds in which a page that is open gets the verdict.
-_LAST = 2.0
+#: Seconds in which an open page gets the verdict.
+_VERDICT_S = 2.0
 #: Fresh games of the newest checkpoint's policy, in each mode.
 GAMES = 50
 
 
-# --- a small server: one application, the loopback alone
+# --- a small server: one application, only on the loopback
 
 
 def application(reads: Mapping[str, Any], writes: Mapping[str, Any] | None = None) -> Any:
-    """Return an ASGI application that answers this machine's browsers alone.
+    """Return an ASGI application that answers only browsers on this machine.
 
-    A page from elsewhere may make a browser send requests here: the host's name is checked, see :func:`same_origin`
+    Pages of other sites may make a browser send requests here: the host's name is checked, see :func:`same_origin`
     (https://en.wikipedia.org/wiki/DNS_rebinding).
     """
     routes = [Route(path, answer) for path, answer in reads.items()]
@@ -60,7 +59,7 @@ def application(reads: Mapping[str, Any], writes: Mapping[str, Any] | None = Non
 
 
 def same_origin(request: Any) -> bool:
-    """Return whether a request comes from a page of this server, as far as its browser says."""
+    """Return whether a request comes from a page of this server, by its browser's headers."""
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
 
@@ -68,18 +67,18 @@ def same_origin(request: Any) -> bool:
 def listen(port: int | None) -> socket.socket:
     """Return a socket on the loopback, on ``port`` or else the first free one of :data:`PORTS`.
 
-    Raises ``ConfigError``: the port is taken.
+    Raises ``ConfigError``: the port is in use.
     """
     for number in PORTS if port is None else (port,):
-        found = socket.socket()
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((_HOST, number))
+            listening.bind((_HOST, number))
         except OSError:
-            found.close()
+            listening.close()
             continue
-        found.listen()
-        return found
+        listening.listen()
+        return listening
     wanted = f"a free port from {PORTS[0]} to {PORTS[-1]}" if port is None else "a free port"
     raise ConfigError(expected("--port", wanted, "all in use" if port is None else port))
 
@@ -90,7 +89,7 @@ def address(listening: socket.socket) -> str:
 
 
 def server_of(app: Any) -> Any:
-    """Return a server of an :func:`application`, whose ``state.ending()`` says when streams should end."""
+    """Return a server of an :func:`application`, with ``state.ending()`` for its streams."""
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5))
     app.state.ending = lambda: server.should_exit
     return server
@@ -111,12 +110,12 @@ class LiveRun:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = Lock()
-        self._page, self._written = "", ""  # and of what state of the folder
-        self._played: OwnGames | None = None
-        self._played_of = ""  # checkpoint
+        self._page, self._page_state = "", ""  # the page, and the state of the folder that it shows
+        self._newest_games: FreshGames | None = None
+        self._games_checkpoint = ""  # its name
 
     def state(self) -> str:
-        """Return what tells one state of the folder from another: what has been reported, and the newest checkpoint."""
+        """Return a key of the folder's state: sizes of its reports, and the newest checkpoint."""
         files = (self.folder / name for name in ("metrics.jsonl", "verdict.json"))
         sizes = [file.stat().st_size if file.is_file() else 0 for file in files]
         return " ".join([*map(str, sizes), self._checkpoint()])
@@ -126,52 +125,52 @@ class LiveRun:
         return found[-1].name if found else ""
 
     def page(self) -> str:
-        """Return the page, written anew where the folder has changed."""
+        """Return the page, written again where the folder has changed."""
         with self._lock:
             state = self.state()
-            if state != self._written:
-                self._page, self._written = self._write(), state
+            if state != self._page_state:
+                self._page, self._page_state = self._write(), state
             return self._page
 
     def _write(self) -> str:
         try:
-            found = read_report(self.folder, games=0, reference=curves_of(read_run(self.folder)))
+            report = read_report(self.folder, games=0, reference=curves_of(read_run(self.folder)))
         except ConfigError as error:
             return render("waiting.html", live=True, kind="Training run", title="No report yet", lead=one_line(error))
-        return run_page(replace(found, played=self._games() if found.rivals else None), live=True)
+        return run_page(replace(report, played=self._play_newest() if report.rivals else None), live=True)
 
-    def _games(self) -> OwnGames | None:
+    def _play_newest(self) -> FreshGames | None:
         """Return games of the newest checkpoint, played once for each."""
         newest = self._checkpoint()
-        if newest != self._played_of:
-            self._played_of = newest
+        if newest != self._games_checkpoint:
+            self._games_checkpoint = newest
             try:
-                self._played = play_own_games(self.folder, GAMES, seed=GAMES_SEED)
+                self._newest_games = play_fresh_games(self.folder, GAMES, seed=GAMES_SEED)
             except (ConfigError, PlayerError, RunError):
-                self._played = None  # its checkpoint has gone meanwhile
-        return self._played
+                self._newest_games = None  # the checkpoint was removed meanwhile
+        return self._newest_games
 
 
 def app_of(run: LiveRun) -> Any:
-    """Return the application: the page, and a stream that says when there is a newer one. Raises ``ConfigError``."""
+    """Return the application: the page, and a stream with an event for each newer one. Raises ``ConfigError``."""
 
     async def page(_: Any) -> Any:
         return HTMLResponse(await asyncio.to_thread(run.page), headers=HEADERS)
 
     async def events(request: Any) -> Any:
-        async def news() -> AsyncIterator[str]:
-            known, looks = "", 0
+        async def state_changes() -> AsyncIterator[str]:
+            sent_state, polls = "", 0
             while not request.app.state.ending():
                 state = await asyncio.to_thread(run.state)
-                if state != known:
-                    known = state
+                if state != sent_state:
+                    sent_state = state
                     yield "event: report\ndata:\n\n"
-                elif looks % ALIVE == 0:
+                elif polls % POLLS_PER_SIGN == 0:
                     yield ": \n\n"
-                looks += 1
-                await asyncio.sleep(LOOK)
+                polls += 1
+                await asyncio.sleep(POLL_S)
 
-        return StreamingResponse(news(), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(state_changes(), media_type="text/event-stream", headers=HEADERS)
 
     return application({"/": page, "/events": events})
 
@@ -188,7 +187,7 @@ def watch_run(folder: Path, port: int | None, say: Any) -> None:
         raise ConfigError(expected(folder, "the folder of a run", "no config.yaml in it"))
     app, listening = app_of(LiveRun(folder)), listen(port)
     say(f"{address(listening)} shows {folder} while it runs; Ctrl-C ends the page, not the run")
-    os.nice(19)  # where cores are short it gets a seventieth of one
+    os.nice(19)  # on busy cores it gets a seventieth of one
     serve(app, listening)
 
 
@@ -213,7 +212,7 @@ class Web:
         """Do nothing: the page reads the folder."""
 
     def end(self, verdict: dict[str, Any] | None) -> None:
-        """End the server, when it has had time to show the verdict. ``watch`` shows a run that has ended."""
-        time.sleep(_LAST if verdict is not None else 0)
+        """End the server after time to show the verdict. ``watch`` shows a run that has ended."""
+        time.sleep(_VERDICT_S if verdict is not None else 0)
         self._server.terminate()
         self._server.wait()

@@ -31,15 +31,15 @@ _BINS = 20
 
 
 class Media:
-    """Plays whole episodes with drawn actions after each checkpoint, and shows the median one.
+    """Plays complete episodes with drawn actions after each checkpoint, and shows the median one.
 
-    They are a run of their own in TensorBoard, which reads one file of a folder at a time: ``tensorboard/media``.
-    Where episodes cannot be played or drawn, the run goes on without, with one warning.
+    They are a separate run in TensorBoard, ``tensorboard/media``, since it reads one file of a folder at a time. Where
+    episodes cannot be played or drawn, the run goes on without them, with one warning.
     """
 
     @classmethod
     def check(cls) -> None:
-        """Need nothing that is not installed with the package."""
+        """Do nothing: the package's own dependencies are enough."""
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as other trackers
         """Wait for the first checkpoint that is not there yet."""
@@ -63,26 +63,26 @@ class Media:
                 self._warned = True
 
     def end(self, verdict: dict[str, Any] | None) -> None:
-        """Show the last checkpoint, which a run that did not break off has just written."""
+        """Show the last checkpoint of a run that ended regularly."""
         if verdict is not None:
             self.row({})
         self._writer.close()
 
     def _show(self, checkpoint: Path) -> None:
         target = find_target(str(self._folder), checkpoint=checkpoint.name)
-        found = evaluate(target, episodes=EPISODES, seed=GAMES_SEED, modes=("stochastic",), keep=True)
-        (table,) = (part.table for part in found.parts)
+        evaluation = evaluate(target, episodes=EPISODES, seed=GAMES_SEED, modes=("stochastic",), keep=True)
+        (table,) = (part.table for part in evaluation.parts)
         values = [_histogram("episodes/return", table.returns[:, 0]), _histogram("episodes/length", table.length)]
         step = int(checkpoint.name.removeprefix("step_"))
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-        shown = Summary(value=[_image("episodes/median", _median(found))])
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=shown))
+        image = Summary(value=[_image("episodes/median", _median(evaluation))])
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=image))
         self._writer.flush()
 
 
-def _median(found: Evaluation) -> Film:
+def _median(evaluation: Evaluation) -> Film:
     """Return the film of the median episode. Raises ``ConfigError``: it cannot be drawn."""
-    _, game, _ = kept_games(found)  # best, median, worst
+    _, game, _ = kept_games(evaluation)  # best, median, worst
     if isinstance(game, GameRecord):
         return Film(lambda: pictures(game), game.steps + 1, 4.0)
     return short_film(GameDrawing(game), game.label, _PICTURES)[0]
@@ -101,9 +101,9 @@ def _image(tag: str, film: Film) -> Summary.Value:
 
 def _histogram(tag: str, values: NDArray[Any]) -> Summary.Value:
     counts, edges = np.histogram(values, _BINS)
-    told = HistogramProto(
+    histogram = HistogramProto(
         min=float(values.min()), max=float(values.max()), num=len(values), sum=float(values.sum()),
         sum_squares=float(np.square(values, dtype=np.float64).sum()), bucket_limit=edges[1:].tolist(),
         bucket=counts.tolist(),
     )  # fmt: skip
-    return Summary.Value(tag=tag, histo=told)
+    return Summary.Value(tag=tag, histo=histogram)

@@ -16,13 +16,13 @@ from multigrid_rl.show import words
 
 #: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"
-#: In the order in which they are joined; only the last one has effects, the others are functions.
+#: Scripts in the order in which they are joined; only the last one has effects, the others are functions.
 SCRIPTS = ("decode.js", "board.js", "steps.js", "replay.js", "page.js")
-#: Where games are written as text.
+#: Scripts for games that are written as text.
 TEXT_SCRIPTS = ("texts.js", *SCRIPTS[2:])
-#: Further ones of pages that a server of this machine shows, and what their policy allows beside.
-SERVED = ("live.js", "play.js")
-_CONNECTED = "; connect-src 'self'"
+#: Further scripts of pages with a server, and the addition to their policy.
+LIVE_SCRIPTS = ("live.js", "play.js")
+_LIVE_POLICY = "; connect-src 'self'"
 STYLES = ("page.css", "replay.css")
 
 
@@ -46,9 +46,9 @@ class Scale(NamedTuple):
 
 
 def headed(rows: Markup, heads: list[str]) -> Markup:
-    """Return the rows of a table with the head of its column on each cell, which a narrow screen shows there."""
+    """Return the rows of a table with the head of its column on each cell, for narrow screens."""
 
-    def named(row: re.Match[str]) -> str:
+    def labelled_row(row: re.Match[str]) -> str:
         columns = iter(heads)
 
         def cell(tag: re.Match[str]) -> str:
@@ -57,7 +57,7 @@ def headed(rows: Markup, heads: list[str]) -> Markup:
 
         return re.sub(r"<t[dh](?=[ >])", cell, row[0])
 
-    return Markup(re.sub(r"<tr.*?</tr>", named, rows, flags=re.DOTALL))
+    return Markup(re.sub(r"<tr.*?</tr>", labelled_row, rows, flags=re.DOTALL))
 
 
 _FILTERS = (
@@ -83,29 +83,29 @@ def templates() -> Environment:
 
 
 def render(template: str, *, scripts: tuple[str, ...] = SCRIPTS, live: bool = False, **content: Any) -> str:
-    """Return a whole page. Pure: the same content gives the same page.
+    """Return a complete page. Pure: the same content gives the same page.
 
     Args:
         template: one that extends ``page.html``.
-        scripts: what replays its ``data``.
-        live: a server of this machine shows it, and says when there is a newer one.
+        scripts: those that replay its ``data``.
+        live: a server on this machine sends the page, and an event for each newer one.
         content: its variables: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (of the
-            replay, or ``None``), and its own.
+            replay, or ``None``), and those of the template.
     """
-    style, script = asset_text(STYLES), asset_text((*(SERVED if live else ()), *scripts))
-    # With hashes no injected script or style runs.
+    style, script = asset_text(STYLES), asset_text((*(LIVE_SCRIPTS if live else ()), *scripts))
+    # Hashes keep injected scripts and styles from running.
     style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return templates().get_template(template).render(
         content, style=Markup(style), script=Markup(script), version=__version__, generator=GENERATOR,
         policy=f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
-        f"img-src data:; media-src data:; base-uri 'none'; form-action 'none'{_CONNECTED if live else ''}",
+        f"img-src data:; media-src data:; base-uri 'none'; form-action 'none'{_LIVE_POLICY if live else ''}",
         live=live,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4)
 def asset_text(names: tuple[str, ...]) -> str:
-    """Return the project's own style sheets or scripts, joined."""
+    """Return the project's style sheets or scripts, joined."""
     folder = files("multigrid_rl.show") / "assets"
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
     return f'"use strict";(() => {{\n{text}}})();' if names[0].endswith(".js") else text

@@ -31,7 +31,7 @@ PERSON = "you"
 
 
 class OtherPlayers(NamedTuple):
-    """All players but the person."""
+    """All players except the person."""
 
     seat: str  # the person's
     players: dict[str, Policy]  # by seat, or by team where one acts for all its seats; the person's seat has none
@@ -49,11 +49,11 @@ def find_seat(spec: Seats, seat: str | None) -> str:
 def find_other_players(
     scenario: ScenarioConfig, catalogue: Catalogue, seat: str, opponent: str | None, mate: str | None
 ) -> OtherPlayers:
-    """Fill every seat but the person's.
+    """Fill every seat except the person's.
 
     Args:
         opponent: a name, a run folder or a bundle; by default an opponent of the scenario, else random.
-        mate: the same for team mates; by default the opponent if it can play that seat alone, else random.
+        mate: the same for team mates; by default the opponent if it can play that single seat, else random.
 
     Raises:
         ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot play there.
@@ -68,13 +68,13 @@ def find_other_players(
     names: dict[str, str] = {seat: PERSON}
     players: dict[str, Policy] = {}
     weights = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
-    chosen = opponent or max(weights, key=lambda name: weights[name])
-    for other in dict.fromkeys(map(spec.team_of, opponent_seats)):
-        players |= _team(catalogue, chosen, spec, other)
-    names |= {s: _display_name(chosen, players.get(s) or players[spec.team_of(s)]) for s in opponent_seats}
+    opponent_name = opponent or max(weights, key=lambda name: weights[name])
+    for team_name in dict.fromkeys(map(spec.team_of, opponent_seats)):
+        players |= _team(catalogue, opponent_name, spec, team_name)
+    names |= {s: _display_name(opponent_name, players.get(s) or players[spec.team_of(s)]) for s in opponent_seats}
     for s in mates:
-        players[s] = _mate(catalogue, mate, chosen, spec, s)
-        names[s] = _display_name(mate or chosen, players[s])
+        players[s] = _mate(catalogue, mate, opponent_name, spec, s)
+        names[s] = _display_name(mate or opponent_name, players[s])
     return OtherPlayers(seat, players, {s: names[s] for s in spec.seats}, scenario.description)
 
 
@@ -83,30 +83,30 @@ def _display_name(name: str, player: Policy) -> str:
     return folder.resolve().name if folder.is_dir() and "/" in name and player.name != "random" else player.name
 
 
-def _seated(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPlayer:
-    """Load what a name means for a seat: of a folder with a player for each seat, that seat's player."""
+def _load_seat(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> LoadedPlayer:
+    """Load the player of a name for a seat: of a folder with a player for each seat, that seat's player."""
     folder = Path(name)
-    refs = {own: f"{home}/" for own, home in seat_folders(folder).items()} if folder.is_dir() else {}
-    ref = (refs.get(seat) or refs.get(counterpart(spec, seat))) if refs else name
-    if ref is None:
-        raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(refs)}"))
-    return catalogue.seat(ref, spec, seat)
+    players = {name: f"{home}/" for name, home in seat_folders(folder).items()} if folder.is_dir() else {}
+    player = (players.get(seat) or players.get(counterpart(spec, seat))) if players else name
+    if player is None:
+        raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(players)}"))
+    return catalogue.seat(player, spec, seat)
 
 
 def _team(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
     if name not in catalogue.names() and Path(name).is_dir():
-        return seat_players(spec, {s: (_seated(catalogue, name, spec, s),) for s in spec.seats_of(team)})
+        return seat_players(spec, {s: (_load_seat(catalogue, name, spec, s),) for s in spec.seats_of(team)})
     return team_players(catalogue, name, spec, team)
 
 
-def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: Seats, seat: str) -> Policy:
-    name = wanted or usual
+def _mate(catalogue: Catalogue, name_given: str | None, default: str, spec: Seats, seat: str) -> Policy:
+    name = name_given or default
     try:
-        seated = _seated(catalogue, name, spec, seat)
+        seated = _load_seat(catalogue, name, spec, seat)
         if seated.members > 1:
             raise PlayerError(expected("--mate", "a player of one seat", f"{name}, which plays a whole team"))
     except PlayerError:
-        if wanted is not None:
+        if name_given is not None:
             raise
         return catalogue.seat("random", spec, seat).player
     return seated.player
@@ -123,9 +123,9 @@ class GameScore(NamedTuple):
     lost: int = 0
     unfinished: int = 0
 
-    def after(self, how: str) -> "GameScore":
-        """Return the score after one more game that ended so."""
-        return self._replace(**{how: getattr(self, how) + 1})
+    def after(self, outcome: str) -> "GameScore":
+        """Return the score after one more game with this outcome."""
+        return self._replace(**{outcome: getattr(self, outcome) + 1})
 
     def __str__(self) -> str:
         """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def result(self) -> str:
-        """Who won, and how; empty until the end."""
+        """The winner and the way of winning; empty until the end."""
         return self.caption.result
 
     @property
@@ -192,32 +192,32 @@ class Session:
     def _finish(self) -> None:
         self.over = True
         winner, team = int(self.world.outputs.winner[0]), int(self.world.flags.team[self.agent])
-        how = "drawn" if winner < 0 else "won" if winner == team else "lost"
-        self.score = self.score.after(how)
-        label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
+        outcome = "drawn" if winner < 0 else "won" if winner == team else "lost"
+        self.score = self.score.after(outcome)
+        label = f"{len(self.records) + 1}: {outcome} as {self.others.seat}"
         taken = np.stack(self._taken)  # (T, A)
         actions = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
         fields = {"spec": self.spec, "seed": self.seed, "game": self.game, "players": self.others.names}
         self.records.append(GameRecord(label=label, **fields, actions=actions))
 
     def restart(self) -> None:
-        """Begin the next game; one that was begun and not over counts as left unfinished."""
+        """Begin the next game; one in progress counts as unfinished."""
         self.leave()
         self._start(self.game + 1)
 
     def leave(self) -> None:
-        """Count a game that was begun and not over as unfinished; nothing can be played before a restart."""
+        """Count a game in progress as unfinished; nothing can be played before a restart."""
         if self.steps and not self.over:
             self.score = self.score._replace(unfinished=self.score.unfinished + 1)
         self.over = True
 
-    def seen(self) -> NDArray[np.bool_]:
-        """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
+    def seen_cells(self) -> NDArray[np.bool_]:
+        """Return the board cells (16, 8) that the person sees now: all after the game or once the person is out."""
         if self.over or self.out:
             return np.ones((WIDTH, HEIGHT), np.bool_)
         return visible_cells(self.world, 0, [self.agent])
 
 
 def save_games(records: list[Any], path: Path) -> None:
-    """Write records as ``video`` reads them; an existing file is replaced as a whole. Raises ``ConfigError``."""
+    """Write records as ``video`` reads them; replaces an existing file. Raises ``ConfigError``."""
     write_file(path, (json_text([game.model_dump() for game in records]) + "\n").encode())

@@ -1,9 +1,9 @@
-"""Reference curves: what a recipe's runs look like over seeds. Pure but for files.
+"""Reference curves: the runs of a recipe over seeds. Pure except for files.
 
-A reference is made of several runs that differ in nothing but the seed: median, 10th to 90th percentile and range on
-one grid of environment steps. Runs end when their gates are held, so they have different lengths: behind its end a
-run's last value is **held forward**, and the reference counts at each grid point how many runs were **still running**.
-The grid begins where all have reported.
+A reference is made of several runs that differ only in the seed: median, 10th to 90th percentile and range on one grid
+of environment steps. Runs end when their gates are held, so they have different lengths: after its end a run's last
+value is **held forward**, and the reference counts at each grid point how many runs were **still running**. The grid
+begins where all have reported.
 """
 
 import math
@@ -25,17 +25,17 @@ from multigrid_rl.text import ConfigError, expected, one_line, shown
 
 #: Points of a reference's grid: enough for a smooth line, few enough for a file that can be read.
 GRID_POINTS = 101
-#: Kept beside the metrics of the gates.
+#: Metrics of a reference in addition to those of the gates.
 ALWAYS = ("episode_len_mean", "return_mean/", "win/")
 
 
-class _Drawn(BaseModel):
-    """What is drawn of a file; what it says beside is for readers of the file."""
+class _FileModel(BaseModel):
+    """The part of a file that is drawn; further fields are for its readers."""
 
     model_config = ConfigDict(frozen=True)
 
 
-class Band(_Drawn):
+class Band(_FileModel):
     """One metric over seeds at every grid point."""
 
     median: list[float]
@@ -43,14 +43,14 @@ class Band(_Drawn):
     p90: list[float]
 
 
-class SeedRun(_Drawn):
+class SeedRun(_FileModel):
     """One run behind a reference."""
 
     seed: int
     steps_to_held: dict[str, int | None]
 
 
-class Reference(_Drawn):
+class Reference(_FileModel):
     """Reference curves of a recipe."""
 
     format: int = Field(default=1, ge=1, le=1)
@@ -62,13 +62,13 @@ class Reference(_Drawn):
     metrics: dict[str, Band]
 
     @property
-    def whole(self) -> int:
+    def complete_points(self) -> int:
         """Points of the grid, from its start, at which every seed was still running."""
         return sum(running == len(self.runs) for running in self.running)
 
-    def median_to_held(self, what: str) -> float | None:
-        """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
-        steps = [math.inf if (held := run.steps_to_held.get(what)) is None else held for run in self.runs]
+    def median_to_held(self, gate: str) -> float | None:
+        """Return median environment steps until ``gate`` was held, "never" as later than all; ``None``: never."""
+        steps = [math.inf if (held := run.steps_to_held.get(gate)) is None else held for run in self.runs]
         middle = statistics.median(steps)
         return None if math.isinf(middle) else middle
 
@@ -77,15 +77,15 @@ class Reference(_Drawn):
 
 
 def build_reference(runs: list[RunRecord], name: str) -> Reference:
-    """Build reference curves out of finished runs that differ in nothing but the seed. Raises ``ConfigError``."""
-    _check_alike(runs)
+    """Build reference curves from finished runs that differ only in the seed. Raises ``ConfigError``."""
+    _check_comparable(runs)
     first = runs[0]
     gates = first.gates
     metrics = [gate.metric for gate in gates]
     metrics += [m for m in first.series if m.startswith(ALWAYS) and m not in metrics]
     for run in runs:
-        if lost := [metric for metric in metrics if metric not in run.series]:
-            raise ConfigError(f"{run.path}: expected reports with {lost[0]}, got none")
+        if missing := [metric for metric in metrics if metric not in run.series]:
+            raise ConfigError(f"{run.path}: expected reports with {missing[0]}, got none")
     start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
     end = max(run.env_steps for run in runs)
     if end <= start:
@@ -101,39 +101,39 @@ def build_reference(runs: list[RunRecord], name: str) -> Reference:
     )
 
 
-def _check_alike(runs: list[RunRecord]) -> None:
+def _check_comparable(runs: list[RunRecord]) -> None:
     if len(runs) < 2:
         raise ConfigError(expected("runs", "at least 2 with different seeds", len(runs)))
     first, paths = runs[0], dict[int, Path]()
     for run in runs:
         check_ended(run)
-        if (twin := paths.setdefault(run.config["seed"], run.path)) != run.path:
-            raise ConfigError(expected(run.path, "a seed of its own", f"seed={run.config['seed']} as in {twin}"))
-        for key, ours, theirs in differences(decisive(first), decisive(run)):
-            raise ConfigError(expected(run.path, f"{key}={ours} as in {first.path}", f"{key}={theirs}"))
+        if (other_path := paths.setdefault(run.config["seed"], run.path)) != run.path:
+            raise ConfigError(expected(run.path, "a seed of its own", f"seed={run.config['seed']} as in {other_path}"))
+        for key, first_value, value in differences(decisive(first), decisive(run)):
+            raise ConfigError(expected(run.path, f"{key}={first_value} as in {first.path}", f"{key}={value}"))
 
 
 def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, str]] | None:
-    """Return the values in which a run's configuration differs from a recipe's, as text: (key, here, there).
+    """Return the values in which a run's configuration differs from a recipe's, as text: (key, run, recipe).
 
     Without a recipe: from the defaults. ``None``: unknown, as one of the two is of another version.
     """
     scenario = config["scenario"]
     settings = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
-    settings |= {key: config.get(key) for key in ("data", "init")}  # what it is about, and no value of a recipe
+    settings |= {key: config.get(key) for key in ("data", "init")}  # of the run, not of a recipe
     settings["train"] = (config.get("train") or {}).get("name") or None
     try:
-        usual = compose([f"{key}={value}" for key, value in settings.items() if value is not None])
-        own = RunConfig.model_validate(config)
+        defaults = compose([f"{key}={value}" for key, value in settings.items() if value is not None])
+        run_config = RunConfig.model_validate(config)
     except ValueError:
         return None
-    changed = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
-    rows = [(key, shown(written(here)), shown(written(there))) for key, here, there in changed]
+    changed = differences(run_config.model_dump(mode="json"), defaults.model_dump(mode="json"))
+    rows = [(key, shown(written(this_run)), shown(written(recipe_value))) for key, this_run, recipe_value in changed]
     return [row for row in rows if row[0] not in ("seed", "experiment", "data", *PRIVATE)]
 
 
 def _band(rows: list[Series], grid: Array) -> Band:
-    # np.interp goes on with the last value behind the last report.
+    # np.interp repeats the last value after the last report.
     values = np.stack([np.interp(grid, row.env_steps, row.values) for row in rows])  # (seeds, points)
     low, middle, high = ([float(f"{v:.5g}") for v in curve] for curve in np.percentile(values, (10, 50, 90), axis=0))
     return Band(median=middle, p10=low, p90=high)
@@ -143,7 +143,7 @@ def _band(rows: list[Series], grid: Array) -> Band:
 
 
 def curves_of(run: RunRecord) -> Path | None:
-    """Return the project's own file of reference curves of a run's recipe, if it followed one that has some."""
+    """Return the project's file of reference curves of a run's recipe, if there is one."""
     path = data_root() / "configs" / "recipe" / "curves" / f"{run.config.get('experiment')}.json"
     return path if path.is_file() else None
 

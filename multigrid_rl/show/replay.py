@@ -1,6 +1,6 @@
 """Games packed for the replay of a page: every frame as compressed bytes, so that its script needs no game engine.
 
-A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of bytes, as ``assets/decode.js`` reads them::
+A frame of ``A`` agents with views of ``V`` by ``V`` cells is a row of bytes, as ``assets/decode.js`` reads them::
 
     cells 128 | position A | heading A | hand A | out A | tokens A * (V * V + 2)
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.evaluation.replays import GameRecord, replay, shots
-from multigrid_rl.show.captions import Caption, captioned
+from multigrid_rl.show.captions import Caption, captioned_frames
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, render
 from multigrid_rl.show.video import page_film
@@ -54,16 +54,16 @@ class Pack:
     def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
         """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
-        Raises ``ReplayError``: the record's actions are not one whole game.
+        Raises ``ReplayError``: the record's actions are not a complete game.
         """
         captions: list[Caption] = []
 
-        def seen() -> Iterator[tuple[World, Step | None]]:
-            for world, step, caption in captioned(game):
+        def recorded_frames() -> Iterator[tuple[World, Step | None]]:
+            for world, step, caption in captioned_frames(game):
                 captions.append(caption)
                 yield world, step
 
-        spec, played = game.spec, replay(game, seen())
+        spec, played = game.spec, replay(game, recorded_frames())
         result = captions[-1].result
         rows = frame_rows(played.cells, played.position, played.heading, played.hand, played.out, played.tokens)
         return {
@@ -71,7 +71,7 @@ class Pack:
             "spec": self.add_spec(spec),
             "players": [self.players.setdefault(game.players[seat], len(self.players)) for seat in spec.seats],
             "steps": game.steps,
-            **_said(game, spec.seats),
+            **_program_notes(game, spec.seats),
             "winner": played.winner,
             "result": result,
             "frames": base64.b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii"),
@@ -97,7 +97,7 @@ class Pack:
         }
 
     def add_spec(self, spec: GameSpec) -> int:
-        """Add what a page must know of a kind of game, once; returns its number."""
+        """Add the data of a kind of game, once; returns its number."""
         row = {
             "seats": list(spec.seats),
             "teams": [c.BLUE if spec.team_of(seat) == "blue" else c.RED for seat in spec.seats],
@@ -114,15 +114,15 @@ class TextPack(Pack):
     """Packed games that write themselves as text; :meth:`data` is the input of the page's script for texts."""
 
     def pack(self, game: Any, title: str | None = None) -> dict[str, Any] | None:
-        """Return one game as plain JSON, not added to :attr:`games`; ``None`` where it writes no text.
+        """Return one game as plain JSON, not added to :attr:`games`; ``None`` where it has no text.
 
         Raises ``ConfigError``: see ``replays.shots``.
         """
         if not GameDrawing(game).texts:
             return None
-        seats, written = list(game.players), list(shots(game, "text"))
+        seats, text_shots = list(game.players), list(shots(game, "text"))
         self.specs = [{"seats": seats, "teams": [0] * len(seats)}]
-        frames = "\0".join(shot.drawn for shot in written).encode()
+        frames = "\0".join(shot.drawn for shot in text_shots).encode()
         return {
             "title": title or (f"{game.label}: {game.result}" if game.result else game.label),
             "spec": 0,
@@ -131,9 +131,9 @@ class TextPack(Pack):
             "winner": -1,
             "result": game.result or f"the end after {game.steps} steps",
             "frames": base64.b64encode(zlib.compress(frames, 9)).decode("ascii"),
-            "words": [[shot.taken.get(seat) for seat in seats] for shot in written[1:]],
-            **_said(game, seats),
-            "totals": [[round(shot.totals[seat], 6) for seat in seats] for shot in written],
+            "words": [[shot.taken.get(seat) for seat in seats] for shot in text_shots[1:]],
+            **_program_notes(game, seats),
+            "totals": [[round(shot.totals[seat], 6) for seat in seats] for shot in text_shots],
         }
 
     def data(self) -> dict[str, Any]:
@@ -141,15 +141,15 @@ class TextPack(Pack):
         return {"specs": self.specs, "players": list(self.players), "games": self.games}
 
 
-def _said(game: Any, seats: Iterable[str]) -> dict[str, Any]:
-    """Return what programs said of themselves, by seat and step, for a page; nothing where none did."""
+def _program_notes(game: Any, seats: Iterable[str]) -> dict[str, Any]:
+    """Return the notes of programs, by seat and step, for a page; empty without any."""
     return {"says": [game.notes.get(seat, {}) for seat in seats]} if game.notes else {}
 
 
 def replays(games: list[Any]) -> dict[str, Any]:
-    """Return what :func:`page.render` needs to replay games (of ``replays``): their ``data``, and its scripts.
+    """Return the arguments of :func:`page.render` to replay games (of ``replays``): their ``data``, and its scripts.
 
-    Raises ``ValueError``: a record that is not one whole game.
+    Raises ``ValueError``: a record that is not a complete game.
     """
     texts = bool(games) and not isinstance(games[0], GameRecord)
     pack = (TextPack if texts else Pack).of(games)
@@ -157,9 +157,9 @@ def replays(games: list[Any]) -> dict[str, Any]:
 
 
 def game_page(game: Any) -> str:
-    """Return the page of one game. Raises ``ValueError`` for a record that is not one whole game."""
+    """Return the page of one game. Raises ``ValueError`` for a record that is not a complete game."""
     seats = ", ".join(f"{seat} {player}" for seat, player in game.players.items())
     lead = f"{game.label}, game {game.game} of seed {game.seed}: {seats}"
-    replayed = replays([game])
-    films = [] if replayed["data"] else [page_film(GameDrawing(game), game.label)]
-    return render("game.html", kind="Game", title=game.label, lead=lead, films=films, **replayed)
+    content = replays([game])
+    films = [] if content["data"] else [page_film(GameDrawing(game), game.label)]
+    return render("game.html", kind="Game", title=game.label, lead=lead, films=films, **content)

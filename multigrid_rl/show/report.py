@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.cli.app import refuse_to_overwrite, write_file
-from multigrid_rl.cli.seeds import SEEDS_FILE, read_request, run_path, state_of, told_held
+from multigrid_rl.cli.seeds import SEEDS_FILE, held_summary, read_request, run_path, state_of
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError
 from multigrid_rl.evaluation.seed_statistics import told_median
@@ -26,7 +26,7 @@ from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import warnings_on_screen
 
 LOG = logging.getLogger(__name__)
-#: A report's name inside its own folder.
+#: Default name of a report, in its folder.
 REPORT_FILE = "report.html"
 
 
@@ -38,21 +38,21 @@ def is_cup(folder: Path) -> bool:
 def write_report(
     folder: Path, output: Path | None, *, force: bool = False, games: int | None = None, films: bool = True
 ) -> Path:
-    """Write the page of a run, of seeds or of a cup; arguments as below. Raises ``ConfigError``, also for neither."""
-    kind, more = "run", dict[str, Any](games=games, films=films)
+    """Write the page of a run, of seeds or of a cup; arguments as below. Raises ``ConfigError``, also for others."""
+    kind, options = "run", dict[str, Any](games=games, films=films)
     if is_cup(folder):
-        kind, more = "cup", {}
+        kind, options = "cup", {}
         if games is not None:
             raise ConfigError(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", games))
     elif (folder / SEEDS_FILE).is_file():
-        kind, more = "seeds", {}
+        kind, options = "seeds", {}
     elif not (folder / "metrics.jsonl").is_file():
         wanted = "the folder of a run, of seeds or a cup"
         raise ConfigError(expected(folder, wanted, "none of metrics.jsonl, seeds.json, results.json"))
     with warnings_on_screen():
         if kind == "run":
-            more["reference"] = curves_of(read_run(folder))
-        written: Path = find(PAGES, kind)(folder, output, force=force, **more)
+            options["reference"] = curves_of(read_run(folder))
+        written: Path = find(PAGES, kind)(folder, output, force=force, **options)
     return written
 
 
@@ -74,10 +74,10 @@ def write_run_report(
     Raises ``ConfigError``: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    found = read_report(folder, games=games, reference=reference, films=films)
-    if found.not_played:
-        LOG.warning("no games to show, the policy could not be played: %s", one_line(found.not_played))
-    return _written(target, run_page(found))
+    report = read_report(folder, games=games, reference=reference, films=films)
+    if report.not_played:
+        LOG.warning("no games to show, the policy could not be played: %s", one_line(report.not_played))
+    return _write_page(target, run_page(report))
 
 
 def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
@@ -88,15 +88,15 @@ def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = 
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        return _written(target, cup_page(read_results(path)))
+        return _write_page(target, cup_page(read_results(path)))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
 
 
 def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
-    """Write the page of a folder of seeds like that of a run: every seed that is done, median, interval, curves.
+    """Write the page of a folder of seeds like that of a run: every finished seed, median, interval, curves.
 
-    Raises ``ConfigError``: no such folder, no seed that is done, a damaged file, or an output that may not be written.
+    Raises ``ConfigError``: no such folder, no finished seed, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     overrides, seeds = read_request(folder)
@@ -107,11 +107,11 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     metrics = [gate.metric for gate in runs[0].gates]
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
     ends = np.array([[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs])
-    said = [
+    sentences = [
         f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
     ]
-    said.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
-    held = told_held([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."
+    sentences.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
+    held = held_summary([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."
     machine = runs[0].provenance.get("machine") or {}
     origin = {
         "Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}",
@@ -123,18 +123,18 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
         "seeds.html",
         kind=f"{len(runs)} of {len(seeds)} seeds \u00b7 {runs[0].config['scenario']['name']}",
         title=held.partition(".")[0],
-        lead=" ".join([held.partition(". ")[2], *said]).strip(),
+        lead=" ".join([held.partition(". ")[2], *sentences]).strip(),
         rows=[{**row, "ends": values} for row, values in zip(rows, ends.tolist(), strict=True)],
         ends=[f"#{metric_title(name)}" for name in metrics],
         curves=_seed_curves(runs, metrics),
         origin=origin.items(),
         data=None,
     )
-    return _written(target, text)
+    return _write_page(target, text)
 
 
-def _written(target: Path, text: str) -> Path:
-    # A folder's name may hold bytes that are no text: the page shows a question mark.
+def _write_page(target: Path, text: str) -> Path:
+    # A folder's name may contain bytes that are no text: the page shows a question mark.
     write_file(target, text.encode(errors="replace"))
     return target
 
@@ -161,14 +161,14 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
-    """Return the path of the page. Called before any games are played, so that none are lost at the end."""
+    """Return the path of the page. Called before games are played, so that an error loses none."""
     target = output if output is not None else folder / REPORT_FILE
     if target.is_dir():
         raise ConfigError(expected(target, "a file", "a folder"))
-    # A newer page replaces the one in the run's own folder, but only a file that was written as a report.
-    ours = False
+    # A newer page replaces the one in the run's folder, but only a file that was written as a report.
+    is_own_report = False
     with suppress(OSError), target.open("rb") as file:
-        ours = output is None and f'content="{GENERATOR}"'.encode() in file.read(2000)
-    if not ours:
+        is_own_report = output is None and f'content="{GENERATOR}"'.encode() in file.read(2000)
+    if not is_own_report:
         refuse_to_overwrite(target, force=force)
     return target

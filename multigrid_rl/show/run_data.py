@@ -19,7 +19,7 @@ from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.reference import Reference, changes, load_reference
-from multigrid_rl.show.video import Shown, page_film
+from multigrid_rl.show.video import PageFilm, page_film
 from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import reward_facts, schedules
@@ -33,14 +33,14 @@ _GATE_KEYS = (
 
 
 @dataclass(frozen=True)
-class OwnGames:
+class FreshGames:
     """Fresh games of the exported policy."""
 
     seed: int
     agents: tuple[str, ...]  # seats that the policy fills
     rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
     games: list[Any] = field(default_factory=list)  # best, median and worst of each mode (of ``replays``)
-    chosen: dict[str, GameDrawing] = field(default_factory=dict)  # "best", "median", "worst": to be filmed
+    chosen: dict[str, GameDrawing] = field(default_factory=dict)  # "best", "median", "worst", for films
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,29 @@ class RunReport:
     run: RunRecord
     gates: list[dict[str, Any]]  # as in a verdict; of a run without one at its last report
     held: Moment | None  # when all gates were held together; None: never
-    totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
+    totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the run: "sample" and so on
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
-    played: OwnGames | None  # fresh games or episodes of its policy
-    not_played: str = ""  # why there are none, where some were wanted
-    films: tuple[Shown, ...] = ()  # of the best, median and worst episode
-    not_drawn: str = ""  # why there are none, where there could be
+    played: FreshGames | None  # fresh games or episodes of its policy
+    not_played: str = ""  # the reason where there are none, but should be
+    films: tuple[PageFilm, ...] = ()  # of the best, median and worst episode
+    not_drawn: str = ""  # the reason where there are none, but could be
 
     @property
     def usual(self) -> str:
-        """Configuration that it is compared with."""
+        """The configuration to which the run is compared."""
         recipe = self.run.config.get("experiment") if self.reference is None else self.reference.name
         return f"the recipe {recipe}" if recipe else "the defaults"
 
     @property
     def env_steps(self) -> int:
-        """Environment steps so far, with those after its last report."""
+        """Environment steps so far, including those after its last report."""
         return int(self.last["env_steps"])
 
     @property
     def steps(self) -> str:
-        """What its steps are: those of a clone are recorded ones."""
+        """Kind of its steps, in a word: a clone counts recorded ones."""
         adjective: str = trainer_of(self.run.config["train"].get("trainer", "ppo")).counts[1]
         return adjective
 
@@ -84,7 +84,7 @@ class RunReport:
 
     @property
     def rivals(self) -> bool:
-        """Whether games are played in it, in which others may sit."""
+        """Whether it plays games with seats for other players."""
         return self.package is None or (self.package in packages() and kind_named(self.package).rivals)
 
 
@@ -98,19 +98,19 @@ def read_report(
     """
     run = read_run(folder)
     rows = read_rows(folder / "metrics.jsonl")
-    gates, held = _judged(run, rows)
+    gates, held = _gates_and_moment(run, rows)
     curves = load_reference(reference) if reference is not None else None
-    timed = {name for row in rows for name in row if name.startswith("timing/") and name.endswith("_s")}
-    totals = {name[len("timing/") : -len("_s")]: sum(row.get(name) or 0.0 for row in rows) for name in timed}
+    timing_names = {name for row in rows for name in row if name.startswith("timing/") and name.endswith("_s")}
+    totals = {name[len("timing/") : -len("_s")]: sum(row.get(name) or 0.0 for row in rows) for name in timing_names}
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
-    found = RunReport(run, gates, held, totals, rows[-1], curves, changed, played=None)
-    return found if games == 0 else _with_games(found, games, films=films)
+    report = RunReport(run, gates, held, totals, rows[-1], curves, changed, played=None)
+    return report if games == 0 else _with_games(report, games, films=films)
 
 
 def _with_games(report: RunReport, games: int | None, *, films: bool) -> RunReport:
     """Return the report with fresh games or episodes of its policy, and films of those that can be drawn."""
     try:
-        played = play_own_games(report.run.path, games or (GAMES if report.rivals else EPISODES), seed=GAMES_SEED)
+        played = play_fresh_games(report.run.path, games or (GAMES if report.rivals else EPISODES), seed=GAMES_SEED)
     except (ConfigError, PlayerError, RunError) as error:
         return replace(report, not_played=str(error))
     report = replace(report, played=played)
@@ -122,29 +122,29 @@ def _with_games(report: RunReport, games: int | None, *, films: bool) -> RunRepo
         return replace(report, not_drawn=str(error))
 
 
-def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
+def play_fresh_games(folder: Path, games: int, *, seed: int) -> FreshGames:
     """Play ``games`` fresh games in each mode with a run's exported policy, against its training opponents.
 
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, an opponent that is missing or has changed.
     """
     evaluation = evaluate(find_target(str(folder)), episodes=games, seed=seed, keep=True)
-    parts, home, kept = evaluation.parts, f"{folder}/", []
-    # The lineup names them by their files' paths; on the page they are the run.
+    parts, run_prefix, records = evaluation.parts, f"{folder}/", []
+    # The lineup names players by the paths of their files; the page names the run.
     for game in kept_games(evaluation):
-        players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
-        kept.append(game.model_copy(update={"players": players}))
-    own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]
-    drawings = {game.label.partition(" ")[0]: GameDrawing(game, own) for game in shown if "(stoch" in game.label}
+        players = {seat: "this run" if name.startswith(run_prefix) else name for seat, name in game.players.items()}
+        records.append(game.model_copy(update={"players": players}))
+    seats, episodes = parts[0].lineup.own, [game for game in records if isinstance(game, ZooRecord)]
+    drawings = {each.label.partition(" ")[0]: GameDrawing(each, seats) for each in episodes if "(stoch" in each.label}
     if drawings and drawings["best"].texts:  # a page steps through them
         drawings = {}
     rows = [{"mode": part.mode, "seats": seat_returns(part), **summary([part])} for part in parts]
-    return OwnGames(seed, own, rows, kept, drawings)
+    return FreshGames(seed, seats, rows, records, drawings)
 
 
-def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
-    """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
-    verdict = _provisional(run, rows) if run.verdict is None else run.verdict
+def _gates_and_moment(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
+    """Return the gates and the moment at which all were held, from the verdict or, without one, from the reports."""
+    verdict = _provisional_verdict(run, rows) if run.verdict is None else run.verdict
     moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
     missing = [key for key in moment if key not in verdict]
     missing += [f"gates.{key}" for key in _GATE_KEYS for gate in verdict["gates"] if key not in gate]
@@ -154,8 +154,8 @@ def _judged(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[dict[str, 
     return verdict["gates"], held
 
 
-def _provisional(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the verdict as training would give it at the last report."""
+def _provisional_verdict(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the verdict of training at the last report."""
     try:
         config = RunConfig.model_validate(run.config)
         check_env(run.path, config.scenario.env_id, config.scenario.env_args)
@@ -166,26 +166,26 @@ def _provisional(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
     for number, row in enumerate(rows, 1):
         values = {gate.metric: math.nan if (v := row.get(gate.metric)) is None else v for gate in gates}
         try:
-            now = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
-            keeper.report(now, int(row.get("report_episodes") or 0), values)
+            moment = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
+            keeper.report(moment, int(row.get("report_episodes") or 0), values)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
     return keeper.verdict()
 
 
 def standings(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the opponents of a run that has several, those against whom it wins least first; none of any other run.
+    """Return the opponents of a run that has several, the lowest share of wins first; of other runs nothing.
 
     Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
-    against it, a draw as half of one; ``None``: not met yet) and ``share`` of the games that are played against it now.
+    against it, a draw counts half; ``None``: no game yet) and ``share`` of the current games against it.
 
     Raises ``ConfigError``: a damaged file.
     """
     found = read_standings(run.path)
     if not found:
-        met = {name.split("/", 2)[2]: series for name, series in run.series.items() if name.startswith("win_against/")}
+        names = [name for name in run.series if name.startswith("win_against/")]
         shares = {row["name"]: float(row.get("weight", 0.0)) for row in run.provenance.get("opponents") or []}
-        wins = {name: float(its.values[-1]) for name, its in met.items()}
+        wins = {name.split("/", 2)[2]: float(run.series[name].values[-1]) for name in names}
         found = [{"player": k, "since": None, "win": win, "share": shares.get(k, 0.0)} for k, win in wins.items()]
     return sorted(found, key=lambda row: 2.0 if row["win"] is None else row["win"]) if len(found) > 1 else []
 

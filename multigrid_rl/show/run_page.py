@@ -11,18 +11,18 @@ from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin, read_report, standings
-from multigrid_rl.show.words import OUTCOMES, metric_title, short, spoken, unit_of
+from multigrid_rl.show.words import OUTCOMES, metric_title, readable_name, short, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
 
 
 def run_page(report: RunReport, *, live: bool = False) -> str:
-    """Return the whole page, ``live`` of a run that goes on. Pure: the same report gives the same page."""
-    run, seats = report.run, _own_seats(report)
+    """Return the complete page, ``live`` of a run in progress. Pure: the same report gives the same page."""
+    run, seats = report.run, _page_seats(report)
     board = report.package is None
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
     if not board or not curves:
-        curves += _plain_curves(report)
+        curves += _ungated_curves(report)
     return render(
         "run.html",
         live=live,
@@ -45,7 +45,7 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
 
 
 def newest_report(folder: Path) -> Iterator[str]:
-    """Yield the lines that tell a run's newest report. Raises ``ConfigError``: see ``run_data.read_report``."""
+    """Yield the lines of a run's newest report. Raises ``ConfigError``: see ``run_data.read_report``."""
     found = read_report(folder, games=0)
     yield verdict_title(found)
     for gate in found.gates:
@@ -58,7 +58,7 @@ def newest_report(folder: Path) -> Iterator[str]:
 
 
 def verdict_title(report: RunReport) -> str:
-    """Return the page's title: how many gates were held, and when."""
+    """Return the page's title: the number of held gates, and the step."""
     run, gates, steps = report.run, report.gates, f"{report.env_steps:,} steps"
     if report.held is not None:
         return f"Held all gates ({len(gates)}) after {report.held.env_steps:,} steps"
@@ -87,7 +87,7 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     )
 
 
-def _plain_curves(report: RunReport) -> list[Chart]:
+def _ungated_curves(report: RunReport) -> list[Chart]:
     """Return curves of returns, of at most four agents, and lengths, where no gate shows them."""
     gated = {gate["metric"] for gate in report.gates}
     returns = [name for name in report.run.series if name.startswith("return_mean/") and name not in gated][:4]
@@ -101,13 +101,13 @@ def _plain_curves(report: RunReport) -> list[Chart]:
 
 
 def _unit(report: RunReport, metric: str) -> str:
-    """Return a metric's unit; where nobody else can sit there are episodes, not games."""
+    """Return a metric's unit; environments without other players have episodes, not games."""
     unit = unit_of(metric)
     return unit if report.rivals else unit.replace("game", "episode")
 
 
 def _chart(report: RunReport, title: str, unit: str, metrics: dict[str, str], *, share: bool = False) -> Chart:
-    """Return a chart of those metrics (name -> label of its line) that the run has."""
+    """Return a chart of the run's metrics among these (name -> label of its line)."""
     series = report.run.series
     lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
     return Chart(title, unit, lines, report.run.env_steps, share=share, steps=report.steps)
@@ -116,8 +116,8 @@ def _chart(report: RunReport, title: str, unit: str, metrics: dict[str, str], *,
 # --- behaviour
 
 
-def _own_seats(report: RunReport) -> list[str]:
-    """Return the seats of the team on the page: red if it learned; none where nobody ever won or lost."""
+def _page_seats(report: RunReport) -> list[str]:
+    """Return the seats of the team on the page: red if it learned; none where no game was won or lost."""
     series = report.run.series
     seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
     results = [series[f"{metric}/{seat}"].values for metric in ("win", "defeat") for seat in seats]
@@ -135,20 +135,20 @@ def _team(report: RunReport, seat: str) -> str:
 
 
 def _behaviour(report: RunReport, seats: list[str]) -> list[Chart]:
-    """Return shares of wins and each kind of event that happened."""
+    """Return charts of results, and of each kind of event with a value."""
     series, games = report.run.series, "share of the games"
     outcomes = {f"{metric}/{seats[0]}": word for metric, word in OUTCOMES.items()}
     team = _team(report, seats[0])
     charts = [_chart(report, f"Results of {team}", games, outcomes, share=True)]
-    # Opponents that take turns: in one chart at most as many as there are line styles.
-    against = [(name, name.split("/", 2)[2]) for name in series if name.startswith(f"win_against/{seats[0]}/")]
+    # Opponents of a mixture: in one chart at most as many as there are line styles.
+    opponents = [(name, name.split("/", 2)[2]) for name in series if name.startswith(f"win_against/{seats[0]}/")]
     title = f"Games won by {team}, by opponent"
-    for k in range(0, len(against), 4):
-        charts.append(_chart(report, title, games, dict(against[k : k + 4]), share=True))
+    for k in range(0, len(opponents), 4):
+        charts.append(_chart(report, title, games, dict(opponents[k : k + 4]), share=True))
     all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
     for name in BEHAVIOUR:
         unit = "factors paid per game" if name == "ball_pay" else "times per game"
-        chart = _chart(report, spoken(name), unit, {f"behaviour/{seat}/{name}": seat for seat in all_seats})
+        chart = _chart(report, readable_name(name), unit, {f"behaviour/{seat}/{name}": seat for seat in all_seats})
         if any(line.series.values.any() for line in chart.lines):
             charts.append(chart)
     return charts
@@ -158,14 +158,14 @@ def _behaviour(report: RunReport, seats: list[str]) -> list[Chart]:
 
 
 def _learner(report: RunReport) -> list[Chart]:
-    """Return charts of losses and other metrics of the learner: whatever the glossary tells of a module."""
+    """Return charts of losses and other metrics of the learner: all that the glossary has of a module."""
     modules = list(dict.fromkeys(name.split("/")[1] for name in report.run.series if name.startswith("learner/")))
     gated = {gate["metric"] for gate in report.gates}
     charts = []
     for pattern in glossary():
         first, _, rest = pattern.partition("/")
         names = {pattern.replace("<module>", module): module for module in modules if "<module>" in pattern}
-        title = metric_title(first) if rest == "<module>" else spoken(rest.rpartition("/")[2])
+        title = metric_title(first) if rest == "<module>" else readable_name(rest.rpartition("/")[2])
         unit = unit_of(pattern).removeprefix("1")
         if not gated.issuperset(names) and (chart := _chart(report, title, unit, names)).lines:
             charts.append(chart)
@@ -175,11 +175,11 @@ def _learner(report: RunReport) -> list[Chart]:
 def _stages(report: RunReport) -> list[tuple[str, float, float, bool]]:
     """Return rows of timing: words, seconds, share, and whether it is a part of the row above."""
     totals, rows = report.totals, []
-    whole = sum(totals.get(name, 0.0) for name in (*STAGES, "other"))
+    total_s = sum(totals.get(name, 0.0) for name in (*STAGES, "other"))
     for metric, (text, _) in glossary().items():
         seconds = totals.get(metric.removeprefix("timing/").removesuffix("_s"), 0.0)
-        if metric.startswith("timing/") and whole and seconds:
+        if metric.startswith("timing/") and total_s and seconds:
             part = text.removeprefix("of it: ")
             words = re.split(r"[,;:] | \(", part)[0]
-            rows.append((words if part != text else words.capitalize(), seconds, seconds / whole, part != text))
+            rows.append((words if part != text else words.capitalize(), seconds, seconds / total_s, part != text))
     return rows

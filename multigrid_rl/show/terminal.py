@@ -17,16 +17,16 @@ from multigrid_rl.show.play import GameScore, OtherPlayers
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import EpisodeTable
 
-#: What ends all games, as do Ctrl-C and the end of the input.
+#: Input that ends all games, as do Ctrl-C and the end of the input.
 QUIT = "q"
 
 
 def terminal(
     spec: ZooSpec, others: OtherPlayers, game_over: Callable[["TerminalSession"], None], *, seed: int
 ) -> tuple["TerminalSession", Callable[[], None], str]:
-    """Begin to play in the terminal; returns the games, what plays them, and a hint.
+    """Begin to play in the terminal; returns the games, the function that plays them, and a hint.
 
-    Raises ``ConfigError``: the game does not write itself as text.
+    Raises ``ConfigError``: the game has no text.
     """
     acts = describe_game(spec.env_id, spec.env_args).seats[others.seat].action_space
     try:
@@ -60,32 +60,32 @@ class TerminalSession:
                 self._play()
                 game_over(self)
                 self.game += 1
-                _typed(f"Enter: next game, {QUIT}: quit ")
+                _ask(f"Enter: next game, {QUIT}: quit ")
         except (KeyboardInterrupt, EOFError):
-            typer.echo()  # what is printed next is not to stand behind the question
+            typer.echo()  # a new line after the question
 
     def _play(self) -> None:
         """Play one game; while it goes on it counts as left unfinished."""
-        own, done = self.others.seat, False
+        person_seat, done = self.others.seat, False
         match = match_of(self.spec, self.others.players, 1, seed=self.seed, first=self.game, auto_reset=False)
         env: Any = match.env
         game = env.games[0]
         while not done:
-            names = {seat: self._names(env, seat) for seat, its in env.deciding().items() if its[0]}
+            names = {seat: self._names(env, seat) for seat, deciding in env.deciding().items() if deciding[0]}
             action = 0
-            if own in names:
-                typer.echo(game.drawn("text", own))
-                action = self._choice(names[own])
-            done = bool(match.step({own: np.array([[action]])}).done[0])
+            if person_seat in names:
+                typer.echo(game.drawn("text", person_seat))
+                action = self._choice(names[person_seat])
+            done = bool(match.step({person_seat: np.array([[action]])}).done[0])
             self.score = self.score._replace(unfinished=1)
             for seat, taken in env.played[0][-1].items():
-                if seat != own:
+                if seat != person_seat:
                     typer.echo(f"{seat} ({self.others.names[seat]}): {names[seat].get(str(taken), taken)}")
         typer.echo(game.drawn("text"))
         self._finish(match.drain_episodes(), env.played[0])
 
     def _names(self, env: Any, seat: str) -> dict[str, str]:
-        """Return number -> name of the legal choices of a seat; of what is no single choice nothing."""
+        """Return number -> name of the legal choices of a seat; nothing where its space is not Discrete."""
         about = self._about[seat]
         if not isinstance(about.action_space, spaces.Discrete):
             return {}
@@ -94,31 +94,31 @@ class TerminalSession:
         return {str(number): env.games[0].named(seat, number) for number in numbers}
 
     def _choice(self, names: dict[str, str]) -> int:
-        """Ask until the number or the name of a legal choice is typed; returns it counted from 0, as networks do."""
-        listed = ", ".join(number if number == name else f"{number} {name}" for number, name in names.items())
+        """Ask until the number or name of a legal choice is typed; returns it counted from 0, as networks count."""
+        choices = ", ".join(number if number == name else f"{number} {name}" for number, name in names.items())
         by_word = {**{name.lower(): number for number, name in names.items()}, **{number: number for number in names}}
-        while (typed := _typed(f"{self.others.seat} ({listed}): ").lower()) not in by_word:
-            typer.echo(expected("action", listed, shown(typed)))
-        return int(by_word[typed]) - int(self._about[self.others.seat].action_space.start)
+        while (answer := _ask(f"{self.others.seat} ({choices}): ").lower()) not in by_word:
+            typer.echo(expected("action", choices, shown(answer)))
+        return int(by_word[answer]) - int(self._about[self.others.seat].action_space.start)
 
     def _finish(self, table: EpisodeTable, moves: list[dict[str, Any]]) -> None:
-        who, spec = place_of(self.spec).who(self.spec), self.spec
+        roles, spec = place_of(self.spec).who(self.spec), self.spec
         returns, winner = table.returns[0].tolist(), int(table.winner[0])
-        self.score, how = self.score._replace(unfinished=0), "played"
-        if who.has_winner:
-            own = who.team_names.index(spec.team_of(self.others.seat))
-            how = "drawn" if winner < 0 else "won" if winner == own else "lost"
-            self.score = self.score.after(how)
-        label = f"{len(self.records) + 1}: {how} as {self.others.seat}"
+        self.score, outcome = self.score._replace(unfinished=0), "played"
+        if roles.has_winner:
+            team_index = roles.team_names.index(spec.team_of(self.others.seat))
+            outcome = "drawn" if winner < 0 else "won" if winner == team_index else "lost"
+            self.score = self.score.after(outcome)
+        label = f"{len(self.records) + 1}: {outcome} as {self.others.seat}"
         about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}
         self.records.append(zoo_record(spec, moves, returns=returns, winner=winner, **about))
         self.result = self.records[-1].result or ", ".join(
-            f"{seat} {paid:.6g}" for seat, paid in self.records[-1].returns.items()
+            f"{seat} {total:.6g}" for seat, total in self.records[-1].returns.items()
         )
 
 
-def _typed(question: str) -> str:
-    """Return what a person types. Raises ``EOFError``: they quit."""
+def _ask(question: str) -> str:
+    """Return a person's input. Raises ``EOFError``: they quit."""
     text = input(question).strip()
     if text.lower() == QUIT:
         raise EOFError

@@ -1,4 +1,4 @@
-"""A recorded game or episode as a GIF or MP4: step by step with captions below it, in a file or on a page."""
+"""A recorded game or episode as a GIF or MP4, with a caption below each step, in a file or on a page."""
 
 import base64
 import logging
@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from multigrid_rl.evaluation.replays import GameRecord
-from multigrid_rl.files import installing, unfinished
-from multigrid_rl.show.captions import NARROWEST, Notes, Picture, Strip, captioned
+from multigrid_rl.files import atomic_path, install_command
+from multigrid_rl.show.captions import NARROWEST, Notes, Picture, Strip, captioned_frames
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError, expected
@@ -23,19 +23,19 @@ from multigrid_rl.world.rendering import render_frame
 
 LOG = logging.getLogger(__name__)
 SUFFIXES = (".gif", ".mp4")
-#: Files of a folder that hold games, in the order in which they are looked for.
+#: Files with games in a folder; the first that exists is read.
 GAME_FILES = ("games.json", "results.json")
-#: GIF counts time in hundredths of a second, and viewers slow down what is faster than this.
+#: Frames a second: GIF counts time in hundredths of a second, and viewers slow down faster ones.
 FPS = (0.5, 50.0)
-#: The last frame stays so long, in seconds: it says who won.
+#: Seconds of the last frame, which shows the winner.
 LAST_SECONDS = 2.0
-#: ffmpeg holds a whole GIF in memory until it has chosen its colours, three bytes a pixel.
+#: ffmpeg holds a complete GIF in memory until it has chosen its colours, three bytes a pixel.
 _MOST_GIF_PIXELS = 600_000_000
-#: The 256 colours of a whole GIF, and no dithering: the few colours of a board stay exact.
+#: One palette of 256 colours for a GIF, and no dithering: the few colours of a board stay exact.
 #: https://ffmpeg.org/ffmpeg-filters.html#palettegen-1
 _GIF = ("-filter_complex", "split[a][b];[a]palettegen=reserve_transparent=0[p];[b][p]paletteuse=dither=none",
         "-final_delay", f"{100 * LAST_SECONDS:.0f}")  # fmt: skip
-#: Most pictures a second of an episode; of faster environments steps are left out.
+#: Most pictures a second of an episode; steps of faster environments are left out.
 FASTEST = 20.0
 #: Widest film of an episode, in a file and on a page, in pixels.
 WIDEST, PAGE_WIDTH = 640, 400
@@ -53,17 +53,17 @@ class Film(NamedTuple):
     fps: float  # frames a second
 
 
-class Shown(NamedTuple):
+class PageFilm(NamedTuple):
     """An episode on a page."""
 
     label: str  # "best", "median" or "worst"
     total: float  # return
     steps: int
-    speed: int  # times as fast as the environment's own time
+    speed: int  # factor on the environment's time
     film: str  # MP4 in base64
 
 
-class Written(NamedTuple):
+class VideoFile(NamedTuple):
     """Facts about a written file."""
 
     frames: int  # pictures in the file
@@ -76,7 +76,7 @@ class Written(NamedTuple):
 
 
 def find_games(path: Path) -> Path | None:
-    """Find the file of games that ``path`` is, or that lies in it; ``None`` if there is none."""
+    """Return ``path`` if it is a file, else the file of games in it; ``None`` if there is none."""
     if path.is_file():
         return path
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
@@ -93,7 +93,7 @@ def pictures(game: GameRecord, tile: int = 32) -> Iterator[Picture]:
     strip = Strip(WIDTH * tile, len(game.actions))
     foot = f"game {game.game} of seed {game.seed}"
     try:
-        for world, _, caption in captioned(game):
+        for world, _, caption in captioned_frames(game):
             notes = Notes(f"step {caption.step} of {game.steps}", game.label, foot)
             yield strip.below(render_frame(world, 0, tile), caption, notes)
     except ValueError as error:
@@ -102,17 +102,17 @@ def pictures(game: GameRecord, tile: int = 32) -> Iterator[Picture]:
 
 def _episode_film(drawing: GameDrawing, label: str, width: int, *, speed: int = 1, fps: float | None = None) -> Film:
     """Return the film of a game, at most ``width`` pixels wide, ``speed`` times as fast as ``fps`` steps a second."""
-    steps, usual = drawing.record.steps, drawing.fps  # or why it cannot be drawn
-    fps = fps or usual
+    steps, drawing_fps = drawing.record.steps, drawing.fps  # raises if it cannot be drawn
+    fps = fps or drawing_fps
     skip = math.ceil(fps / FASTEST)
     every = skip * speed
 
     def shots() -> Iterator[Picture]:
         strip: Strip | None = None
-        for paid, caption, raw in drawing.pictures(every):
-            picture = resized(raw, width)
+        for total, caption, board in drawing.pictures(every):
+            picture = resized(board, width)
             strip = strip or Strip(picture.shape[1], len(caption.agents))
-            notes = Notes(f"step {caption.step:,} of {steps:,}", label, f"return {short(paid)}")
+            notes = Notes(f"step {caption.step:,} of {steps:,}", label, f"return {short(total)}")
             yield strip.below(picture, caption, notes)
 
     return Film(shots, 1 + math.ceil(steps / every), fps / skip)
@@ -121,12 +121,12 @@ def _episode_film(drawing: GameDrawing, label: str, width: int, *, speed: int = 
 def resized(picture: Picture, widest: int) -> Picture:
     """Return a picture of at least :data:`NARROWEST` and at most ``widest`` pixels across, both sizes even."""
     height, width = picture.shape[:2]
-    across = min(max(width, NARROWEST), widest) // 2 * 2
-    down = max(round(height * across / width / 2), 1) * 2
-    how = Image.Resampling.NEAREST if across > width else Image.Resampling.BOX
-    if (across, down) == (width, height):
+    new_width = min(max(width, NARROWEST), widest) // 2 * 2
+    new_height = max(round(height * new_width / width / 2), 1) * 2
+    resampling = Image.Resampling.NEAREST if new_width > width else Image.Resampling.BOX
+    if (new_width, new_height) == (width, height):
         return picture
-    return np.asarray(Image.fromarray(picture).resize((across, down), how))
+    return np.asarray(Image.fromarray(picture).resize((new_width, new_height), resampling))
 
 
 # --- files
@@ -145,11 +145,11 @@ def check_video(path: Path, *, fps: float | None = None, force: bool) -> None:
         raise ConfigError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
-def write_video(game: Any, path: Path, *, fps: float | None = None, tile: int = 32, force: bool = False) -> Written:
+def write_video(game: Any, path: Path, *, fps: float | None = None, tile: int = 32, force: bool = False) -> VideoFile:
     """Write a game (of ``replays``) as ``.gif`` or ``.mp4`` (H.264, yuv420p), once it is complete.
 
-    Raises ``ConfigError``: see :func:`check_video`; a damaged record, or one that cannot be drawn or plays otherwise; a
-    GIF too large for memory; no place to write.
+    Raises ``ConfigError``: see :func:`check_video`; a damaged record, or one that cannot be drawn or differs; a GIF too
+    large for memory; no place to write.
     """
     check_video(path, fps=fps, force=force)
     if isinstance(game, GameRecord):
@@ -158,12 +158,12 @@ def write_video(game: Any, path: Path, *, fps: float | None = None, tile: int = 
 
 
 def short_film(drawing: GameDrawing, label: str, pictures: int) -> tuple[Film, int]:
-    """Return a film of an episode of about so many pictures, and how many times as fast it goes by."""
+    """Return a film of an episode of about so many pictures, and its speed as a factor."""
     speed = math.ceil(drawing.record.steps / (pictures * math.ceil(drawing.fps / FASTEST)))
     return _episode_film(drawing, label, PAGE_WIDTH, speed=speed), speed
 
 
-def page_film(drawing: GameDrawing, label: str) -> Shown:
+def page_film(drawing: GameDrawing, label: str) -> PageFilm:
     """Draw an episode for a page. Raises ``ConfigError``: it cannot be drawn, or the replay differs."""
     film, speed = short_film(drawing, label, _PAGE_PICTURES)
     LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
@@ -172,27 +172,27 @@ def page_film(drawing: GameDrawing, label: str) -> Shown:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Shown(label, drawing.total, drawing.record.steps, speed, data)
+    return PageFilm(label, drawing.total, drawing.record.steps, speed, data)
 
 
-def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:
+def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> VideoFile:
     """Write a film as ``.gif`` or ``.mp4``, replacing an existing file; ``quality`` are arguments of ffmpeg for an MP4.
 
     Raises ``ConfigError``: a GIF too large for memory; no place to write; errors of the film's pictures.
     """
     try:
-        with unfinished(path) as beside:
-            return _write(film, beside, quality)
+        with atomic_path(path) as temporary:
+            return _write(film, temporary, quality)
     except OSError as error:
         got = f"{path}: {error.strerror or error}"
         raise ConfigError(expected("--output", "a file that can be written", got)) from error
 
 
-def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
+def _write(film: Film, path: Path, quality: tuple[str, ...]) -> VideoFile:
     try:
         import imageio_ffmpeg  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise ConfigError(expected("film", f"the extra films ({installing('films')})", error)) from error
+        raise ConfigError(expected("film", f"the extra films ({install_command('films')})", error)) from error
 
     shots = film.shots()
     first = next(shots)
@@ -220,4 +220,4 @@ def _write(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
     finally:
         writer.close()
     seconds = (count - 1) / film.fps + LAST_SECONDS if gif else (count + hold) / film.fps
-    return Written(count + hold, width, height, seconds)
+    return VideoFile(count + hold, width, height, seconds)

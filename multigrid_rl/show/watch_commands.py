@@ -1,4 +1,4 @@
-"""Verbs to watch games: ``report`` writes a page, ``video`` a film, ``play`` lets a person play."""
+"""Commands to watch games: ``report`` writes a page, ``video`` a film, ``play`` lets a person play."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.show import EPISODES, GAMES
 
 if TYPE_CHECKING:
-    from multigrid_rl.show.video import Written
+    from multigrid_rl.show.video import VideoFile
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
 #: Games of which `video` shows one.
@@ -107,31 +107,31 @@ def video(
     if file is not None:
         if overrides or opponent or side or checkpoint:
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
-        shown = replays.choose(replays.read_games(file), game, file)
+        record = replays.choose(replays.read_games(file), game, file)
     else:
         game = game and replays.check_game(game)
     video.check_video(output, fps=fps, force=force)
     if file is None:
         one_thread()
-        # Imported here: torch takes a second, and a file of games is shown without it.
+        # Imported here: torch takes a second, and a file of games needs none.
         from multigrid_rl.evaluation.targets import find_target
 
-        usual: Any = side or films.usual_side(source)
+        default_side: Any = side or films.usual_side(source)
         target = find_target(source, list(overrides or ()), checkpoint, opponent)
         if side and not target.rivals:
             raise refused("--side", f"nothing for {source}, whose environment has no opponents", side)
         episodes = episodes or (GAMES_TO_CHOOSE_FROM if target.rivals else EPISODES)
-        shown = films.pick(target, game, episodes, seed=seed, mode=mode, side=usual)
-    written = video.write_video(shown, output, fps=fps, tile=tile, force=force)
-    seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
-    paid = "".join(f", return {total:.6g}" for total in getattr(shown, "returns", {}).values())
-    told = f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}{paid}"
-    _print_written(told, output, shown.steps, written)
+        record = films.pick(target, game, episodes, seed=seed, mode=mode, side=default_side)
+    written = video.write_video(record, output, fps=fps, tile=tile, force=force)
+    seats = ", ".join(f"{seat} {name}" for seat, name in record.players.items())
+    returns = "".join(f", return {total:.6g}" for total in getattr(record, "returns", {}).values())
+    summary = f"{record.label}, game {record.game} of seed {record.seed}: {seats}{returns}"
+    _print_result(summary, output, record.steps, written)
 
 
-def _print_written(told: str, output: Path, steps: int, written: Written) -> None:
+def _print_result(summary: str, output: Path, steps: int, written: VideoFile) -> None:
     size = output.stat().st_size
-    typer.echo(told)
+    typer.echo(summary)
     typer.echo(
         f"{output}: {steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
         f"{written.seconds:.1f} s, {size / 1000:,.0f} kB"
@@ -174,7 +174,7 @@ def play(
 
     def game_over(session: Any) -> None:
         typer.echo(f"game {session.game} of seed {session.seed}: {session.result}")
-        if record is not None:  # after every game: a window that is killed loses none
+        if record is not None:  # after every game: a killed process loses none
             save_games(session.records, record)
 
     session, run, help_shown = (
@@ -186,5 +186,5 @@ def play(
     run()
     typer.echo(str(session.score))
     if record is not None:
-        kept = len(session.records)
-        typer.echo(f"{record}: {kept} game{'s'[: kept != 1]}" if kept else f"{record}: not written, no game was ended")
+        n = len(session.records)
+        typer.echo(f"{record}: {n} game{'s'[: n != 1]}" if n else f"{record}: not written, no game was ended")

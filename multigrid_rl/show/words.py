@@ -21,7 +21,7 @@ _TITLES = {
 }
 _UNITS = {"ratio": "ratio, 1 is perfect", "reward": "reward per game"}
 _OF_GAMES = ("win", "draw", "defeat", "league/")
-#: Metrics of results, and what became of the game.
+#: Metrics of results, and their words.
 OUTCOMES = {"win": "won", "draw": "drawn", "defeat": "lost"}
 
 
@@ -76,7 +76,7 @@ def thousands(steps: float) -> str:
     return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if abs(steps) >= 1e3 else f"{steps:g}"
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Return ``a``, ``a and b``, ``a, b and c``."""
     items = list(names)
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
@@ -90,7 +90,7 @@ def metric_title(metric: str) -> str:
     return f"{_TITLES[first]} of {rest}" if rest else _TITLES[first]
 
 
-def spoken(name: str) -> str:
+def readable_name(name: str) -> str:
     """Return ``Policy loss`` for ``policy_loss``."""
     return name.replace("_", " ").capitalize()
 

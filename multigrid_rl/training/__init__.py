@@ -1,1 +1,1 @@
-"""The training loop, the stages of a run, what a run says of itself on the screen."""
+"""The training loop, the stages of a run, the lines of a run on the screen."""

@@ -1,4 +1,4 @@
-"""What the screen of a run says beside its numbers: what its recipe does, what was set, and a hint at the end."""
+"""Lines of a run's screen besides its numbers: the recipe's known results, changed settings, a hint at the end."""
 
 import json
 import statistics
@@ -15,12 +15,12 @@ from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, program
 
-#: Keys that say which values a run begins with, and those that other lines of the screen show.
-_CHOOSING, _TOLD = (*GROUPS, "scheme", "env_id"), ("scenario", "experiment", "env_id", "seed", "run_dir", "train.until")
+#: Keys that select the values a run begins with; keys that other lines of the screen show.
+_CHOICES, _SHOWN = (*GROUPS, "scheme", "env_id"), ("scenario", "experiment", "env_id", "seed", "run_dir", "train.until")
 
 
 class Expectation(NamedTuple):
-    """What the seeds of a recipe did, by its reference curves (docs/running.md)."""
+    """Results of a recipe's seeds, by its reference curves (docs/running.md)."""
 
     held: int
     seeds: int
@@ -33,7 +33,7 @@ class Expectation(NamedTuple):
 
 
 def expectation(config: RunConfig) -> Expectation | None:
-    """Return what a run's recipe is known to do; ``None`` for no recipe, or one without reference curves."""
+    """Return the known results of a run's recipe; ``None``: no recipe, or one without reference curves."""
     name = config.experiment
     if name is None or name.endswith(FILES):
         return None
@@ -50,25 +50,25 @@ def expectation(config: RunConfig) -> Expectation | None:
 
 
 def settings(overrides: Sequence[str]) -> list[str]:
-    """Return what was set beside scenario, recipe, seed and budget: ``key=value``, and the value that was there.
+    """Return settings besides scenario, recipe, seed and budget: ``key=value``, with the value replaced.
 
-    Raises ``ConfigError``: an override that is none.
+    Raises ``ConfigError``: an invalid override.
     """
-    given = parse(overrides)
-    chosen = [f"{key}={written(value)}" for key, value in given.items() if key in _CHOOSING]
-    before: dict[str, Any] = {}
-    with suppress(ConfigError):  # together with other values alone
-        before = compose(chosen).model_dump(mode="json")
-    said = []
-    for key, value in given.items():
-        if key not in _TOLD:
-            there = None if key in _CHOOSING else _at(before, SHORT.get(key, key))
-            instead = "" if there in (None, {}, value) else f" instead of {written(there)}"
-            said.append(f"{key}={written(value)}{instead}")
-    return said
+    values_set = parse(overrides)
+    selection = [f"{key}={written(value)}" for key, value in values_set.items() if key in _CHOICES]
+    previous_values: dict[str, Any] = {}
+    with suppress(ConfigError):  # valid only together with other values
+        previous_values = compose(selection).model_dump(mode="json")
+    lines = []
+    for key, value in values_set.items():
+        if key not in _SHOWN:
+            previous = None if key in _CHOICES else _value_at(previous_values, SHORT.get(key, key))
+            instead = "" if previous in (None, {}, value) else f" instead of {written(previous)}"
+            lines.append(f"{key}={written(value)}{instead}")
+    return lines
 
 
-def _at(values: Any, key: str) -> Any:
+def _value_at(values: Any, key: str) -> Any:
     for part in key.split("."):
         values = values.get(part) if isinstance(values, dict) else None
     return values
@@ -77,18 +77,18 @@ def _at(values: Any, key: str) -> Any:
 def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> str:
     """Return one thing to try, of a run that did not hold its gates.
 
-    ``changed``: what was set, as :func:`settings` tells it.
+    ``changed``: changed settings, from :func:`settings`.
     """
-    known, run = expectation(config), quote(str(path))
+    expected, run = expectation(config), quote(str(path))
     unmet = [gate["metric"] for gate in verdict["gates"] if not (gate["held"] or gate.get("met"))]
-    if known is not None and known.steps is not None and verdict["env_steps"] < known.steps:
-        return f"the recipe's median seed holds its gates at {known.steps:,} steps; this run played less: resume it"
+    if expected is not None and expected.steps is not None and verdict["env_steps"] < expected.steps:
+        return f"the recipe's median seed holds its gates at {expected.steps:,} steps; this run played less: resume it"
     if not unmet:
         return "every gate is met now, and not yet long enough: resume it"
-    if changed and known is not None and known.held:
-        return f"{known}; set here: {', '.join(changed)}"
+    if changed and expected is not None and expected.held:
+        return f"{expected}; set here: {', '.join(changed)}"
     if all(metric.startswith("entropy/") for metric in unmet):
         return "it still explores: a smaller train.entropy_coef, or an earlier end of it, train.entropy_decay"
     if config.train.name == "ppo" and config.scenario.opponents and all("return" in metric for metric in unmet):
         return f"it loses too often: `{program()} report {run}` shows games; a weaker opponent first, then init={run}"
-    return f"`{program()} report {run}` draws where its curves leave {'the recipe' if known else 'the gates'}"
+    return f"`{program()} report {run}` draws where its curves leave {'the recipe' if expected else 'the gates'}"

@@ -1,4 +1,4 @@
-"""The training loop: iterate, record, checkpoint, judge; end while a usable checkpoint is left where it diverges."""
+"""The training loop: iterate, record, checkpoint, judge; stop a diverged run while a usable checkpoint is left."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ from multigrid_rl.types import RunError
 LOG = logging.getLogger(__name__)
 #: Seconds after which a checkpoint is written, however few steps were played since the last one.
 CHECKPOINT_S = 60.0
-#: Metrics of the last report that a verdict keeps.
+#: Metrics of the last report in a verdict.
 _REPORTED = ("report_episodes", "episode_len_mean", "return_mean/", "win/")
 #: Steps in each environment after which an episode should have ended: twice the usual limit.
 QUIET_STEPS = 2_000
@@ -47,48 +47,48 @@ def train(
 
     Args:
         engine: RLlib's algorithm of the run: it has ``run``, ``row`` of the last iteration, ``iterate``, and ``write``
-            and ``read`` of a folder with weights, optimisers and what updates remember.
-        config: the run. Its values count, also where ``start`` was trained with others.
+            and ``read`` of a folder with weights, optimisers and the updates' state.
+        config: the run. Its values apply, even where ``start`` was trained with others.
         folder: takes rows, checkpoints and verdict.
         observe: called after each iteration with its row and the gate keeper; a true answer interrupts the run.
-        interrupted: asked after every iteration.
-        start: own checkpoint to continue from: weights, optimisers, counters, random streams, games and gates.
+        interrupted: called after every iteration.
+        start: checkpoint of this run to continue from: weights, optimisers, counters, random streams, games and gates.
 
     Raises:
         ConfigError: weights of ``start`` are not finite.
         PlayerError: an opponent's file changed since it was announced.
-        RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
-            checkpoint stay.
+        RunError: env runners, a learner or the folder failed, or the run diverged; reports and the last checkpoint
+            stay.
     """
     run: TrainingRun = engine.run
-    own = run.stages[-1]
-    if (league := own.scenario.league) is not None:
-        run.league = load(league.pool)(own.scenario, own.factory.specs, config.seed, folder.path)
+    last_stage = run.stages[-1]
+    if (league := last_stage.scenario.league) is not None:
+        run.league = load(league.pool)(last_stage.scenario, last_stage.factory.specs, config.seed, folder.path)
     row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
     quiet = True
     if start is not None:
         restore(engine, start)
-        if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
+        if row is not None:  # killed between its last checkpoint and its verdict: only that is missing
             ended = ended_by(config, run)
     elif config.init is not None:
-        folder.note("init", {"player": config.init, "weights": run.fingerprints()})
-    last_checkpoint, written = run.env_steps, time.monotonic()
+        folder.add_fact("init", {"player": config.init, "weights": run.fingerprints()})
+    last_checkpoint, written_at = run.env_steps, time.monotonic()
     while ended is None:
         engine.iterate()
         row = engine.row
         run.reports.clock.begin()
         folder.record(row)
-        asked = observe(row, run.reports.keeper)
+        stop_requested = observe(row, run.reports.keeper)
         divergence.check(row, run.lost_returns, run.learner.get_weights)
         advance_league(run, config, folder)
         run.reports.clock.lap("metrics")
-        ended = ended_by(config, run) or ("interrupted" if asked or interrupted() else None)
+        ended = ended_by(config, run) or ("interrupted" if stop_requested or interrupted() else None)
         quiet = quiet and _waits_for_an_end(row, config)
-        due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
-        if ended or due or time.monotonic() - written >= CHECKPOINT_S:
+        is_due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
+        if ended or is_due or time.monotonic() - written_at >= CHECKPOINT_S:
             checkpoint(engine, config, folder)
             run.reports.clock.lap("checkpoint")
-            last_checkpoint, written = run.env_steps, time.monotonic()
+            last_checkpoint, written_at = run.env_steps, time.monotonic()
     assert row is not None
     verdict = verdict_of(run, config, folder, row, ended)
     folder.verdict(verdict)
@@ -98,7 +98,7 @@ def train(
 def verdict_of(
     run: TrainingRun, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
 ) -> dict[str, Any]:
-    """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
+    """Return a run's results, as in ``verdict.json``; ``row`` is its last one."""
     report = run.last_report()
     return {
         **run.keeper.verdict(),
@@ -123,7 +123,7 @@ def verdict_of(
 
 
 def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
-    """Return whether no episode has ended yet, and none need have; warns where one should have."""
+    """Return whether no episode has ended and none should have; warns where one should have."""
     steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
     trainer = trainer_of(config.train.trainer)
     if row["episodes"] or not config.scenario.kind.may_not_end or not trainer.learns_values:
@@ -136,9 +136,9 @@ def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
 
 
 def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
-    """Return what ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
+    """Return the reason that ends a run after its last iteration: ``held``, ``until``, ``plateau`` or nothing."""
     last_stage = run.stage == len(run.stages) - 1
-    # In this order: a run whose gates are held with its last batch has held them, and not just spent its budget.
+    # In this order: gates that are held with the last batch count, though the budget is spent, too.
     if config.train.stop_when_held and last_stage and run.reports.keeper.held:
         return "held"
     if run.env_steps >= config.train.until:
@@ -155,13 +155,13 @@ def restore(engine: Any, start: Path) -> None:
     """
     engine.read(start / "rllib")
     engine.run.set_state(read_state(start))
-    bad = not_finite(engine.run.learner.get_weights())
-    if bad is not None:
-        raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
+    problem = not_finite(engine.run.learner.get_weights())
+    if problem is not None:
+        raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{problem} is not finite"))
 
 
 def checkpoint(engine: Any, config: RunConfig, folder: RunFolder) -> None:
-    """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
+    """Write RLlib's state, the run's and every module as a player, all or nothing; remove old checkpoints.
 
     Raises:
         DivergedError: there are weights that are not finite; nothing was written.
@@ -184,7 +184,7 @@ def checkpoint(engine: Any, config: RunConfig, folder: RunFolder) -> None:
         seal(unfinished, facts)
         commit(unfinished, folder.checkpoint_path(run.env_steps))
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)  # room on a full disk
+        shutil.rmtree(unfinished, ignore_errors=True)  # frees a full disk
         raise RunError(
             f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
             f"{run.env_steps:,}; those before it are whole"
@@ -210,7 +210,7 @@ def advance_league(run: TrainingRun, config: RunConfig, folder: RunFolder) -> No
 
 
 class Home(Protocol):
-    """Where players are written: a run's folder, or a checkpoint of RLlib's."""
+    """Folder of players: a run's folder, or a checkpoint of RLlib's."""
 
     path: Path
     provenance: dict[str, Any]
@@ -223,14 +223,14 @@ def write_players(target: Path, run: TrainingRun, config: RunConfig, folder: Hom
     """
     # Checked before a byte is written: a checkpoint of a diverged run would be resumed from, and never recover.
     weights_of = run.learner.get_weights()
-    bad = not_finite(weights_of)
-    if bad is not None:
-        raise diverged(run.env_steps, f"{bad} is not finite", folder.path)
+    problem = not_finite(weights_of)
+    if problem is not None:
+        raise divergence_error(run.env_steps, f"{problem} is not finite", folder.path)
     stage, hashes = run.stages[run.stage], {}
     for module, weights in weights_of.items():
-        named = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
+        tensors = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
         card = {**card_of(stage, module, config), "provenance": {**folder.provenance, "env_steps": run.env_steps}}
-        actor = actor_of(named, stage.factory.specs.agent_of(module))
+        actor = actor_of(tensors, stage.factory.specs.agent_of(module))
         hashes[module] = write_player(target / module, actor, card).sha256
     return hashes
 
@@ -249,8 +249,8 @@ class Divergence:
     """Watches the learner's metrics; checks weights only where these are not finite.
 
     Args:
-        run: folder of the run, whose newest checkpoint is named.
-        objective: what the policy maximises; named where the policy's loss is not finite, if it is one of the user's.
+        run: folder of the run, whose newest checkpoint errors name.
+        objective: of the policy; a user's one is named where the policy's loss is not finite.
     """
 
     def __init__(self, run: Path, objective: str = "ppo") -> None:
@@ -260,16 +260,16 @@ class Divergence:
         self._in_a_row = 0
 
     def check(self, row: Mapping[str, Any], lost_returns: list[str], weights_now: Callable[[], Weights]) -> None:
-        """Take one iteration's row; warns of the first one in which something is not finite.
+        """Check one iteration's row; warns of the first value that is not finite.
 
         Args:
             row: as the tracker made it.
             lost_returns: modules whose returns were not finite though their values were.
-            weights_now: gives the learner's weights by module; called where something is not finite alone.
+            weights_now: returns the learner's weights by module; called only where something is not finite.
 
         Raises ``DivergedError``: weights are not finite, or this is the tenth such iteration in a row.
         """
-        quantity = next(_not_finite_in(row, lost_returns), None)
+        quantity = next(_non_finite_values(row, lost_returns), None)
         if quantity is None:
             self._in_a_row = 0
             return
@@ -281,27 +281,27 @@ class Divergence:
             self._warned = True
             LOG.warning("step %s: %s is not finite", f"{steps:,}", weights or quantity)
         if weights is not None:
-            raise diverged(steps, f"{weights} is not finite", self._run)
+            raise divergence_error(steps, f"{weights} is not finite", self._run)
         if self._in_a_row >= PATIENCE:
-            error = diverged(steps, f"{quantity} is not finite in {PATIENCE} iterations in a row", self._run)
+            error = divergence_error(steps, f"{quantity} is not finite in {PATIENCE} iterations in a row", self._run)
             error.by_reward = bool(lost_returns)
             raise error
 
 
-def _not_finite_in(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
-    """Yield what is not finite in a row, in words, causes first."""
-    learned: dict[str, list[str]] = {}
+def _non_finite_values(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
+    """Yield names of values of a row that are not finite, causes first."""
+    names_by_module: dict[str, list[str]] = {}
     for name in row:
         if name.startswith("learner/"):
-            learned.setdefault(name.split("/")[1], []).append(name)
+            names_by_module.setdefault(name.split("/")[1], []).append(name)
     # A network that took no part in this iteration has no step size in the row, and its other values have no meaning.
-    modules = [module for module in learned if row.get(f"learner/{module}/lr", 0.0) is not None]
+    modules = [module for module in names_by_module if row.get(f"learner/{module}/lr", 0.0) is not None]
     for module in modules:
         if module in lost_returns:
             yield f"the training reward of {module} (train.shaping, train.bonus)"
     for module in modules:
         norm = f"learner/{module}/grad_norm"
-        losses = [name for name in learned[module] if name.endswith("_loss")]
+        losses = [name for name in names_by_module[module] if name.endswith("_loss")]
         for name in (f"entropy/{module}", *losses, norm):
             value = row.get(name, 0.0)
             if value is None or not math.isfinite(value):
@@ -311,7 +311,7 @@ def _not_finite_in(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[
 
 
 def not_finite(weights: Weights) -> str | None:
-    """Return which of all modules' weights holds the first value that is not finite; ``None``: all are finite."""
+    """Return the name of the first weight with a value that is not finite; ``None``: all are finite."""
     for module, tensors in weights.items():
         for name, values in tensors.items():
             if not bool(torch.isfinite(torch.as_tensor(values)).all()):
@@ -319,10 +319,10 @@ def not_finite(weights: Weights) -> str | None:
     return None
 
 
-def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
-    """Make the error of a run that diverged; it names the last checkpoint, which has finite weights."""
+def divergence_error(env_steps: int, reason: str, run: Path) -> DivergedError:
+    """Return the error of a run that diverged; it names the last checkpoint, which has finite weights."""
     try:
         last = f"the last checkpoint with finite weights is {newest_good(run, log=False).path.name}"
     except ConfigError:
         last = "no checkpoint was written before"
-    return DivergedError(f"step {env_steps:,}: {what}: the run diverged; {last}")
+    return DivergedError(f"step {env_steps:,}: {reason}: the run diverged; {last}")

@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage")
 _COUNTERS = (*_COUNTED, "stage_from")
 #: Statistics of a whole update, not of its last minibatch.
-_OF_UPDATE = ("approx_kl", "clip_fraction", "approx_kl_k1", "explained_variance")
+_UPDATE_STATISTICS = ("approx_kl", "clip_fraction", "approx_kl_k1", "explained_variance")
 
 
 class Stall:
@@ -46,8 +46,8 @@ class Stall:
         """Whether learning has stalled."""
         return self._patience is not None and self.since_lowest >= self._patience
 
-    def take(self, learned: dict[str, Metrics]) -> None:
-        """Take what an update reported; those without the metric do not count."""
+    def update(self, learned: dict[str, Metrics]) -> None:
+        """Take an update's metrics; modules without the metric do not count."""
         values = [metrics[self._metric] for metrics in learned.values() if self._metric in metrics]
         if values:
             mean = sum(values) / len(values)
@@ -68,24 +68,24 @@ def build_run(
 
 
 class TrainingRun:
-    """Samples, learns and counts, whichever way its experience comes.
+    """Samples, learns and counts, with any kind of sampler and learner.
 
     Args:
         stages: its games, one after the other.
         games: recipes of the stages' games, as the sampler needs them.
-        learner: who learns: ``rllib.learner.GroupLearner``.
-        stall: ends it when learning stalls; ``None``: nothing does.
+        learner: ``rllib.learner.GroupLearner``.
+        stall: ends it when learning stalls, unless ``None``.
 
     Attributes:
         env_steps: environment steps so far.
         finished: episodes that finished in the last iteration; ``None``: gates judge others.
         policy_updates: iterations so far.
         gradient_steps: minibatch steps so far, per module.
-        measured: what the last iteration measured, by metric name.
-        learned: what its update reported, by module.
-        agent_steps: steps of it that each agent was in the game for.
+        measured: measurements of the last iteration, by metric name.
+        learned: metrics of its update, by module.
+        agent_steps: its steps in which each agent was in the game.
         lost_returns: modules whose returns in the last iteration were not finite though their values were.
-        stage: which of the stages it is in.
+        stage: index of the current stage.
         stage_from: environment steps when it was entered.
         reports: metrics by report, and gates.
         league: the growing pool of opponents; ``None``: opponents are fixed.
@@ -117,34 +117,34 @@ class TrainingRun:
         """Sample, learn and set weights once, in the stage that is due."""
         self._advance_stage()
         # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
-        marks = [time.perf_counter()]
+        times = [time.perf_counter()]
         experience = self.sampler.sample()
         for part in experience:
             if part.weights and part.weights != self._sent:
                 raise RunError("an env runner played with other weights than it was sent")
-        marks.append(time.perf_counter())
+        times.append(time.perf_counter())
         self.env_steps += sum(part.env_steps for part in experience)
         learned = self.learner.learn(experience, self.env_steps)
-        marks.append(time.perf_counter())
+        times.append(time.perf_counter())
         self.send_weights()
-        marks.append(time.perf_counter())
+        times.append(time.perf_counter())
         self.policy_updates += 1
-        self.finished, told = self.sampler.finished(experience)
-        sample_s, learn_s, sync_s = np.diff(marks).tolist()
-        spent = {"sample": sample_s + time.perf_counter() - marks[-1], "learn": learn_s, "sync": sync_s}
+        self.finished, extra = self.sampler.finished(experience)
+        sample_s, learn_s, sync_s = np.diff(times).tolist()
+        seconds = {"sample": sample_s + time.perf_counter() - times[-1], "learn": learn_s, "sync": sync_s}
         for part in experience:
-            spent |= {name: spent.get(name, 0.0) + s / len(experience) for name, s in part.seconds.items()}
-        spent |= learned.pop(SECONDS, {})
+            seconds |= {name: seconds.get(name, 0.0) + s / len(experience) for name, s in part.seconds.items()}
+        seconds |= learned.pop(SECONDS, {})
         self.learned = learned
         self.gradient_steps += int(max((metrics.get("gradient_steps", 0) for metrics in learned.values()), default=0))
         if self.stall is not None:
-            self.stall.take(learned)
+            self.stall.update(learned)
         league = {} if self.league is None else self.league.take(self.finished)
-        timing = {f"timing/{name}_s": seconds for name, seconds in spent.items()}
-        self.measured = {**league, **timing, **self._of_batches(experience), **told, **_of_update(learned)}
+        timing = {f"timing/{name}_s": value for name, value in seconds.items()}
+        self.measured = {**league, **timing, **self._batch_metrics(experience), **extra, **_update_metrics(learned)}
 
-    def _of_batches(self, experience: list[Experience]) -> Metrics:
-        """Return entropy and explained variance of what was sampled, and note whose returns are not finite."""
+    def _batch_metrics(self, experience: list[Experience]) -> Metrics:
+        """Return entropy and explained variance of the samples, and record modules whose returns are not finite."""
         row, self.lost_returns = {}, []
         self.agent_steps = {
             agent.name: sum(int(part.batches[agent.name].active.sum()) for part in experience if part.batches)
@@ -162,7 +162,7 @@ class TrainingRun:
             )
             if not np.isfinite(targets).all() and np.isfinite(values).all():
                 self.lost_returns.append(module)
-            # Where rewards are learnt, the learner reports it for those.
+            # With learnt rewards, the learner reports it for those.
             row[f"explained_variance/{module}"] = explained_variance(targets, values) if len(targets) else math.nan
             row[f"entropy/{module}"] = float(entropy.mean()) if len(entropy) else math.nan
         return row
@@ -187,10 +187,10 @@ class TrainingRun:
 
     @property
     def keeper(self) -> GateKeeper:
-        """The gates of the run's own scenario, of which nothing is known in an earlier stage of its curriculum."""
-        own = self.stages[-1]
+        """The gates of the run's main scenario, without values in an earlier stage of its curriculum."""
+        main_stage = self.stages[-1]
         last = self.stage + 1 == len(self.stages)
-        return self.reports.keeper if last else GateKeeper(own.gates, own.scenario.report_episodes)
+        return self.reports.keeper if last else GateKeeper(main_stage.gates, main_stage.scenario.report_episodes)
 
     def _advance_stage(self) -> None:
         """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
@@ -204,8 +204,8 @@ class TrainingRun:
         self.reports.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
         self.sampler.begin(self._games[stage], stage)
 
-    def take_up(self) -> None:
-        """Go on with the learner's weights as they are now, and with the step sizes of this run's configuration."""
+    def adopt_learner(self) -> None:
+        """Continue with the learner's current weights, and with the step sizes of this run's configuration."""
         self.learner.schedule(self.env_steps)
         self.send_weights()
 
@@ -234,20 +234,20 @@ class TrainingRun:
         return {module: fingerprint(weights) for module, weights in self.learner.get_weights().items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the run's state beside the engine's: counters, stage, gates, episodes, games under way."""
+        """Return the run's state without the engine's: counters, stage, gates, episodes, games under way."""
         state = {name: getattr(self, name) for name in _COUNTERS} | self.sampler.get_state()
         if self.league is not None:
             state["league"] = self.league.get_state()
         if self.stall is not None:
             state["lowest"] = (self.stall.lowest, self.stall.since_lowest)
-        played = {"env_runners": self.sampler.remote, "env_runner_restarts": self.sampler.restarts}
-        return {**state, **played, "tracker": self.reports.get_state()}
+        sampler_state = {"env_runners": self.sampler.remote, "env_runner_restarts": self.sampler.restarts}
+        return {**state, **sampler_state, "tracker": self.reports.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> bool:
         """Continue from a state, when the engine has its own back; logs a warning where the games start afresh.
 
         Returns:
-            Whether the games are taken up where they stood; else fresh ones are played.
+            Whether the games continue; else fresh ones are played.
         """
         if state["stage"] != self.stage:
             self.enter(state["stage"])
@@ -257,7 +257,7 @@ class TrainingRun:
         self.reports.set_state(state["tracker"])
         if self.stall is not None:
             self.stall.lowest, self.stall.since_lowest = state["lowest"]
-        self.take_up()
+        self.adopt_learner()
         if self.league is not None:
             self.league.set_state(state["league"])
             same = state["env_runners"] == self.sampler.remote
@@ -269,17 +269,17 @@ class TrainingRun:
         return games_restored
 
 
-def _of_update(learned: dict[str, Metrics]) -> Metrics:
-    """Return what the learner reported, as metrics of a row."""
+def _update_metrics(learned: dict[str, Metrics]) -> Metrics:
+    """Return the learner's statistics, as metrics of a row."""
     row = {}
     for module, statistics in learned.items():
         # Gates use the entropy of the sampling policy; this one is of the last minibatch.
-        excluded = ("entropy", "gradient_steps", "total_loss", *_OF_UPDATE)
+        excluded = ("entropy", "gradient_steps", "total_loss", *_UPDATE_STATISTICS)
         for name, value in statistics.items():
             if "/" in name:
                 row[name] = value
             elif name not in excluded:
                 row[f"learner/{module}/{name}"] = value
-            elif name in _OF_UPDATE:
+            elif name in _UPDATE_STATISTICS:
                 row[f"{name}/{module}"] = value
     return row

@@ -1,4 +1,4 @@
-"""What a run is printed on, which may go away, and what it prints: preflight, live table, closing lines."""
+"""A run's output, which may close early, and its texts: preflight, live table, closing lines."""
 
 import io
 import logging
@@ -30,14 +30,14 @@ from multigrid_rl.training.advice import expectation, hint
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
-#: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
+#: Signals that ask a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Step size from which a run is warned: weights are about 0.1.
 LARGE_LR = 0.1
 #: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
 TWICE_S = 0.5
 
-#: What losses are called on the screen, where their metric is a symbol.
+#: Names of losses on the screen, where their metric is a symbol.
 _LOSSES = {"vf": "values", "q": "critics"}
 
 SCHEMES = {
@@ -48,7 +48,7 @@ SCHEMES = {
 
 
 class Output(io.TextIOBase):
-    """Standard output that never ends a run: it may be closed, a pipe without a reader, or know few letters."""
+    """Standard output that never ends a run: it may be closed, a pipe without a reader, or lack letters."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -66,18 +66,18 @@ class Output(io.TextIOBase):
         return self._stream is not None and self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write what can be written, other letters as their numbers."""
+        """Write text; letters that the stream lacks as their numbers."""
         self._try("write", text.encode(self.encoding, "backslashreplace").decode(self.encoding))
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what was written."""
+        """Flush the stream."""
         self._try("flush")
 
-    def _try(self, what: str, *text: str) -> None:
+    def _try(self, method: str, *text: str) -> None:
         if self._stream is not None and not (self.lost or self._stream.closed):
             try:
-                getattr(self._stream, what)(*text)
+                getattr(self._stream, method)(*text)
             except OSError:
                 self.lost = True
                 discard_output(self._stream)
@@ -98,30 +98,30 @@ def interruption(screen: Console) -> Iterator[Callable[[], bool]]:
 
     A second Ctrl-C ends it at once.
     """
-    asked: list[float] = []
+    requested_at: list[float] = []
 
-    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        asked.append(time.monotonic())
-        if len(asked) == 1:
+    def request_end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        requested_at.append(time.monotonic())
+        if len(requested_at) == 1:
             screen.print("interrupted: writing a checkpoint (once more Ctrl-C leaves at once)")
-        elif number == signal.SIGINT and asked[-1] - asked[0] > TWICE_S:
+        elif number == signal.SIGINT and requested_at[-1] - requested_at[0] > TWICE_S:
             raise KeyboardInterrupt
 
     # nohup has hang-ups ignored, and means it.
-    heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    signals = [sig for sig in SIGNALS if sig != signal.SIGHUP or signal.getsignal(sig) != signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
-        heard = []  # of a program that trains beside something else: signals are the main thread's
-    before = {number: signal.signal(number, ask) for number in heard}
+        signals = []  # training in another thread: signals are the main thread's
+    handlers = {number: signal.signal(number, request_end) for number in signals}
     try:
-        yield lambda: bool(asked) or (isinstance(screen.file, Output) and screen.file.lost)
+        yield lambda: bool(requested_at) or (isinstance(screen.file, Output) and screen.file.lost)
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def warnings_on_screen() -> Iterator[None]:
-    """Show what a run warns of, one line each, on stderr."""
+    """Show a run's warnings, one line each, on stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("multigrid-rl: %(message)s"))
     logger = logging.getLogger("multigrid_rl")
@@ -135,64 +135,64 @@ def warnings_on_screen() -> Iterator[None]:
 def preflight(
     config: RunConfig, seated: dict[str, Any], path: Path, threads: str, changed: Sequence[str] = ()
 ) -> list[str]:
-    """Tell who plays, what is learned from, who samples, how many threads there are, where the results go.
+    """Return lines on players, rewards, sampling, threads and the folder of results.
 
     Args:
         threads: of networks, in words.
-        changed: what was set, as ``advice.settings`` tells it.
+        changed: changed settings, from ``advice.settings``.
     """
     train = config.train
     lines = [f"set:      {value}" for value in changed]
-    lines.append(f"recipe:   {_recipe_in_words(config, changed)}")
+    lines.append(f"recipe:   {_recipe_line(config, changed)}")
     lines.append(f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})")
-    known = expectation(config)
-    lines += [] if known is None else [f"expect:   {known}"]
+    prediction = expectation(config)
+    lines += [] if prediction is None else [f"expect:   {prediction}"]
     if config.scenario.game is None:
-        given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
-        lines.append(f"env_id:   {config.scenario.env_id}{given}")
+        arguments = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
+        lines.append(f"env_id:   {config.scenario.env_id}{arguments}")
     lines += _opponents(seated)
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
-    lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
+    lines += [f"{name + ':':<9} {description}" for name, description in reward_facts(train)]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
     if train.lr > LARGE_LR:
-        usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
-        lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
+        advice = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
+        lines.append(f"warning:  train.lr={train.lr:g}: {advice}")
     lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
     learner = f"learner:  {threads}, {config.learner_threads} of torch"
     lines += trainer_of(train.trainer).describe(config, learner, config.scenario.kind.games)
     lines += _stages(config)
     counted = trainer_of(train.trainer).counts[1]
-    whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
-    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{whole})")
-    most = train.env_steps - train.batch_size  # from the first report that is possible to the last
-    late = [gate.metric for gate in config.scenario.gates if gate.window > most]
-    if late:
-        bound = f"a window of at most {most:,} steps, or a larger train.until"
-        lines.append(f"warning:  scenario.gates: {', '.join(late)} cannot be held in this run, which needs {bound}")
+    batches = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{batches})")
+    longest = train.env_steps - train.batch_size  # from the first report that is possible to the last
+    too_long = [gate.metric for gate in config.scenario.gates if gate.window > longest]
+    if too_long:
+        bound = f"a window of at most {longest:,} steps, or a larger train.until"
+        lines.append(f"warning:  scenario.gates: {', '.join(too_long)} cannot be held in this run, which needs {bound}")
     return lines
 
 
-def _recipe_in_words(config: RunConfig, changed: Sequence[str]) -> str:
-    """Name the recipe, and what is not the usual: a reader of a log should not have to open config.yaml."""
+def _recipe_line(config: RunConfig, changed: Sequence[str]) -> str:
+    """Name the recipe, and unusual settings: a reader of a log should not have to open config.yaml."""
     recipe, values = recipe_of(config), sum(" instead of " in line for line in changed)
     if config.experiment is not None and values:
         recipe += f", with {values} value{'s' * (values > 1)} changed"
-    named, default = {"train.model": config.model.name, **config.train.functions}, ("ppo", "squared", "gae")
-    own = {key.removeprefix("train."): name for key, name in named.items() if ":" in name or key != "train.model"}
-    return recipe + "".join(f"; {key} {name}" for key, name in own.items() if name not in default)
+    parts, default = {"train.model": config.model.name, **config.train.functions}, ("ppo", "squared", "gae")
+    custom = {key.removeprefix("train."): name for key, name in parts.items() if ":" in name or key != "train.model"}
+    return recipe + "".join(f"; {key} {name}" for key, name in custom.items() if name not in default)
 
 
 def _opponents(seated: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each player of each seat, and whether they slow games down."""
     for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
-        made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
-        measured = next((row for row in player.strength if row.opponent == "random"), None)
+        origin = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
+        random_result = next((row for row in player.strength if row.opponent == "random"), None)
         strength = "strength not measured"
-        if measured is not None:
-            strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
+        if random_result is not None:
+            strength = f"wins {random_result.win:.1%} of {random_result.episodes} games against random"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
-        yield f"opponent: {player.name} on {seat} ({turns}{made}; {strength})"
+        yield f"opponent: {player.name} on {seat} ({turns}{origin}; {strength})"
     if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
         yield "slow:     every step waits for an agent's process; our own players answer many times as fast"
 
@@ -208,7 +208,7 @@ def _stages(config: RunConfig) -> Iterator[str]:
 
 
 def recipe_of(config: RunConfig) -> str:
-    """Name the files that a run's values are from, beside those of its scenario, network and cluster."""
+    """Name the files of a run's values, besides those of its scenario, network and cluster."""
     recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
     if recipe is None:
         return f"none, the defaults of {train}"
@@ -217,54 +217,54 @@ def recipe_of(config: RunConfig) -> str:
     )
 
 
-def closing(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:
-    """Tell what the run achieved, a hint if it missed its gates, and what may come next.
+def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:
+    """Return lines on the run's results, a hint if it missed its gates, and commands that may follow.
 
-    ``changed``: what was set, as ``advice.settings`` tells it.
+    ``changed``: changed settings, from ``advice.settings``.
     """
     v, gates = verdict, verdict["gates"]
     if v["held"]:
-        first = (
+        outcome = (
             f"[bold green]HELD[/] all {len(gates)} gates at {v['env_steps_to_held']:,} environment steps "
             f"({v['policy_updates_to_held']} updates, {v['seconds_to_held']:.1f} s)"
         )
     elif gates:
         unmet = [g for g in gates if not g["held"]]
-        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g)})" for g in unmet]
-        first = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
+        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_gate_value(g)})" for g in unmet]
+        outcome = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
     else:
-        first = f"no gates for {', '.join(config.scenario.learning)} in {config.scenario.name}"
+        outcome = f"no gates for {', '.join(config.scenario.learning)} in {config.scenario.name}"
     if v["stage"] < v["stages"] - 1:
-        first = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
+        outcome = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
     if v["ended"] == "interrupted":
-        first = f"interrupted; {first}"
+        outcome = f"interrupted; {outcome}"
     run = shlex.quote(str(path))
-    late = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
-    until = f" --until {v['env_steps'] + max(v['env_steps'], *late, 0)}"  # long enough for the window of each gate
-    on = f"train --resume {run}{until * (v['ended'] != 'interrupted')}"
+    windows = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
+    until = f" --until {v['env_steps'] + max(v['env_steps'], *windows, 0)}"  # long enough for the window of each gate
+    resume = f"train --resume {run}{until * (v['ended'] != 'interrupted')}"
     # A page needs a report, an evaluation whole episodes.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
-    then = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
-    done = trainer_of(config.train.trainer).counts
+    next_commands = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
+    unit = trainer_of(config.train.trainer).counts
     return [
-        first,
+        outcome,
         *([] if v["held"] or not gates else [escape(f"hint:     {hint(v, path, config, changed)}")]),
         *_result(v["last_report"]),
-        f"{done[0] + ':':<9} {v['env_steps']:,} {done[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
+        f"{unit[0] + ':':<9} {v['env_steps']:,} {unit[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
-        *(escape(f"next:     {words}") for words in (*then, f"{program()} {on}")),
+        *(escape(f"next:     {words}") for words in (*next_commands, f"{program()} {resume}")),
     ]
 
 
-def _measured(gate: dict[str, Any]) -> str:
+def _gate_value(gate: dict[str, Any]) -> str:
     if gate["value"] is None:
         return "not measured"
     return f"now {gate['value']:.3f}" + (f", not yet for {gate['window']:,} steps" if gate.get("met") else "")
 
 
 def _result(report: dict[str, float]) -> list[str]:
-    """Tell how good the newest finished episodes were, if any have finished."""
+    """Describe the returns of the newest finished episodes, if any."""
     if not report:
         return []
     returns = [f"{name.split('/')[1]} {value:,.2f}" for name, value in report.items() if name.startswith("return_")]
@@ -274,23 +274,23 @@ def _result(report: dict[str, float]) -> list[str]:
 
 @contextmanager
 def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str, Any], GateKeeper], None]]:
-    """Yield what takes each iteration's row, and shows the newest values and the gates while a run goes on."""
+    """Yield a function that takes each iteration's row and shows the newest values and the gates."""
     live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
-    known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
-    last_line, held = 0.0, False
+    newest: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
+    last_line, held_gates = 0.0, False
     expected = expectation(config)
 
     def show(row: dict[str, Any], keeper: GateKeeper) -> None:
-        nonlocal last_line, held
-        known.update(row)
-        line = headline(known, config)
-        left = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
-        if left > row["env_steps_per_s"]:
-            line += f" | recipe's median in {left / row['env_steps_per_s']:,.0f} s"
+        nonlocal last_line, held_gates
+        newest.update(row)
+        line = headline(newest, config)
+        remaining = (expected.steps or 0) - row["env_steps"] if expected is not None else 0
+        if remaining > row["env_steps_per_s"]:
+            line += f" | recipe's median in {remaining / row['env_steps_per_s']:,.0f} s"
         if live:
             live.update(Group(Text(line), gate_table(keeper)))
-        elif keeper.held > held or time.monotonic() - last_line >= PLAIN_EVERY:
-            last_line, held = time.monotonic(), keeper.held
+        elif keeper.held > held_gates or time.monotonic() - last_line >= PLAIN_EVERY:
+            last_line, held_gates = time.monotonic(), keeper.held
             screen.print(f"{line} | {plain_gates(keeper)}")
 
     with live or nullcontext():
@@ -298,7 +298,7 @@ def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str,
 
 
 def headline(row: dict[str, Any], config: RunConfig) -> str:
-    """Tell steps, speed, what the time goes into, how well it plays, and the losses, in one line."""
+    """Describe steps, speed, the bottleneck, wins or returns, and the losses in one line."""
     parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
@@ -316,12 +316,12 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
 
 
 def _losses(row: dict[str, Any]) -> list[str]:
-    """Tell the newest losses, means over the networks that learn; empty where there are none yet."""
-    found: dict[str, list[float]] = {}
+    """Return the newest losses, means over the networks that learn; empty where there are none yet."""
+    losses: dict[str, list[float]] = {}
     for name, value in row.items():
         if name.startswith("learner/") and name.endswith("_loss") and value is not None:
-            found.setdefault(name.rpartition("/")[2].removesuffix("_loss"), []).append(value)
-    words = [f"{_LOSSES.get(name, name)} {sum(values) / len(values):.3g}" for name, values in found.items()]
+            losses.setdefault(name.rpartition("/")[2].removesuffix("_loss"), []).append(value)
+    words = [f"{_LOSSES.get(name, name)} {sum(values) / len(values):.3g}" for name, values in losses.items()]
     return [f"loss: {', '.join(words)}"] if words else []
 
 
@@ -332,15 +332,15 @@ def gate_table(keeper: GateKeeper) -> Table:
     table.add_column("state")
     table.add_column("steps still to hold", justify="right")
     colours = {"held": "green", "met": "yellow", "not met": "red"}
-    for gate, now, word, left in _gates(keeper):
-        table.add_row(gate, now, Text(word, style=colours[word]), left)
+    for gate, value, word, remaining in _gates(keeper):
+        table.add_row(gate, value, Text(word, style=colours[word]), remaining)
     if keeper.last is None:
         table.add_row(f"(waiting for {len(keeper.states)} gates' first {keeper.min_episodes} episodes)", "", "", "")
     return table
 
 
 def plain_gates(keeper: GateKeeper) -> str:
-    """Tell all gates in one line."""
+    """Describe all gates in one line."""
     if keeper.last is None and keeper.states:
         return f"gates: waiting for {keeper.min_episodes} finished episodes"
     parts = (
@@ -354,26 +354,26 @@ def _gates(keeper: GateKeeper) -> Iterator[tuple[str, str, str, str]]:
     if keeper.last is None:
         return
     for state in keeper.states:
-        left = 0 if state.held else max(0, state.gate.window - state.held_steps(keeper.last.env_steps))
+        remaining = 0 if state.held else max(0, state.gate.window - state.held_steps(keeper.last.env_steps))
         word = "held" if state.held else "not met" if state.streak_from is None else "met"
-        yield str(state.gate), f"{state.value:.3f}", word, f"{left:,}"
+        yield str(state.gate), f"{state.value:.3f}", word, f"{remaining:,}"
 
 
 def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
     """Describe training rewards other than the game's own; empty where there are none."""
-    only = "training reward only; gates score the game's own"
-    facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
-    facts += [(name, f"{fact} ({only})") for name, fact in trainer_of(train.trainer).facts(train)]
+    note = "training reward only; gates score the game's own"
+    facts = [("shaping", f"{train.shaping} ({note})")] if train.shaping else []
+    facts += [(name, f"{fact} ({note})") for name, fact in trainer_of(train.trainer).facts(train)]
     for seat, weights in train.bonus.items():
-        listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
-        facts.append(("bonus", f"{listed} for {seat} ({only})"))
+        bonuses = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
+        facts.append(("bonus", f"{bonuses} for {seat} ({note})"))
     return facts
 
 
 def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, str, str]]:
-    """Return name, values and course of what may change with the environment steps played.
+    """Return name, values and course of settings that may change with environment steps.
 
-    ``changing``: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
+    ``changing``: leave out constants, except an entropy bonus, which is part of the objective.
     """
     rows = []
     for name, schedule in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):

@@ -1,4 +1,4 @@
-"""From a run's configuration to its parts: settings, and stages of a curriculum, the last of them its own scenario."""
+"""Parts of a run from its configuration: settings, and stages of a curriculum, the last with the main scenario."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.runs.folder import tracker_named
-from multigrid_rl.runs.reports import gates_of, own_metrics
+from multigrid_rl.runs.reports import custom_metrics, gates_of
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
@@ -31,9 +31,9 @@ from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
 LOG = logging.getLogger(__name__)
 
 
-#: What a row of a batch takes at least: its observation twice, the collector's and the learner's, and bytes for all
-#: else. Runs of 0.3 to 3.2 million rows held 1 (2v2, ctde), 2 (1v1) and 5 times as much (a memory).
-OBSERVED, BESIDE = 2, 150
+#: Memory of a row of a batch, at least: copies of its observation, for collector and learner; bytes of the
+#: remainder. Runs of 0.3 to 3.2 million rows held 1 (2v2, ctde), 2 (1v1) and 5 times as much (a memory).
+OBSERVATION_COPIES, ROW_BYTES = 2, 150
 
 
 class Stage(NamedTuple):
@@ -49,7 +49,7 @@ class Stage(NamedTuple):
 def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Seating]:
     """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
 
-    ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
+    ``before`` is the folder of a run to resume: its opponents must be those that it has been trained against.
     """
     for name in config.trackers:
         kind = tracker_named(name)
@@ -63,7 +63,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
     try:
         stages = stages_of(config, hashes)
         check_memory(config, stages[-1].factory.specs)
-        seated = seated_in(stages)
+        seated = seated_players(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in (name for names in config.scenario.held_out.values() for name in names):
             Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
@@ -80,13 +80,13 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
 
 
 def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[Stage]:
-    """Return all stages of a run, at least one: the last is its own scenario and has no end.
+    """Return all stages of a run, at least one: the last has the main scenario and no end.
 
     ``hashes``: sha256 that frozen players must have, by name.
 
     Raises:
         ConfigError: the networks of a stage would not fit those of the run.
-        PlayerError: no file of a player can hold what would be trained.
+        PlayerError: a player's file cannot hold the trained network.
     """
     scenarios = [stage.scenario for stage in config.curriculum] + [config.scenario]
     ends = [(stage.steps, stage.held) for stage in config.curriculum] + [(None, False)]
@@ -97,10 +97,10 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         if not scenario.kind.board:
             factory.load()  # reports an unknown id with its key
         gates = gates_of(stage_config, factory.specs)
-        own_metrics(gates)  # refused before anything starts
+        custom_metrics(gates)  # refused before anything starts
         stages.append(Stage(scenario, factory, gates, steps, held))
     # One network goes through all stages (a curriculum: Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380):
-    # what it sees and does must not change between them.
+    # its observations and actions must not change between them.
     agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
         if stage.factory.specs.agents != agents:
@@ -112,9 +112,9 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
             raise ConfigError(unknown("train.modules", module, specs.modules))
     for module in specs.modules:
         agent = specs.agent_of(module)
-        actor = actor_of(_try_out(agent, config.model.model_dump(), config.train.functions).state_dict(), agent)
+        actor = actor_of(_trial_network(agent, config.model.model_dump(), config.train.functions).state_dict(), agent)
         for stage in stages:
-            packed(actor, card_of(stage, module, config))  # what could not be read again is not trained
+            packed(actor, card_of(stage, module, config))  # a file that could not be read again is not trained
     return stages
 
 
@@ -134,14 +134,14 @@ def card_of(stage: Stage, module: str, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> nn.Module:
-    """Build the network of an agent and find the functions of its training; those from outside are called once.
+def _trial_network(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str, str]) -> nn.Module:
+    """Build the network of an agent and find the functions of its training; calls those from outside once.
 
     ``functions``: by key, as ``TrainConfig.functions`` has them. Raises ``ConfigError``: one line naming the key, what
     is expected and what came.
     """
     if ":" in str(architecture["name"]):
-        from multigrid_rl.learn.trial_calls import try_network  # noqa: PLC0415 - for code of the user's alone
+        from multigrid_rl.learn.trial_calls import try_network  # noqa: PLC0415 - only for user code
 
         network = try_network(agent, architecture)
     else:
@@ -150,26 +150,26 @@ def _try_out(agent: AgentSpec, architecture: dict[str, Any], functions: dict[str
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
     distribution = distribution_of(agent.action_space, architecture["bound"], network)
-    if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.filled:
-        acts = shown(
+    if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.fills_bounds:
+        bounds = shown(
             ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
         )
         LOG.warning(
             "model.bound: draws begin around 0, within +-3, and clip does not spread them over %s: tanh or clip3 "
             "do, null chooses",
-            acts,
+            bounds,
         )
     objective_of(functions["train.objective"])
     value_loss_of(functions["train.value_loss"])
     if any(":" in name for name in functions.values()):
-        from multigrid_rl.learn.trial_calls import try_functions  # noqa: PLC0415 - for code of the user's alone
+        from multigrid_rl.learn.trial_calls import try_functions  # noqa: PLC0415 - only for user code
 
         try_functions(functions, distribution)
     return network
 
 
-def seated_in(stages: Sequence[Stage]) -> Seating:
-    """Return the background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
+def seated_players(stages: Sequence[Stage]) -> Seating:
+    """Return the background players of all stages, each once, by seat. Raises as ``MatchFactory.load``."""
     seats: dict[str, dict[str, LoadedPlayer]] = {}
     for stage in stages:
         for seat, players in stage.factory.load().items():
@@ -207,7 +207,7 @@ def update_config(config: RunConfig) -> UpdateConfig:
 
 
 def config_of(config: RunConfig, module: str) -> RunConfig:
-    """Return a run with the settings of one of its networks for all of them."""
+    """Return a run with one network's settings for all networks."""
     return config.model_copy(update={"train": config.train.of(module)})
 
 
@@ -219,21 +219,21 @@ def estimator_of(config: RunConfig) -> Estimator:
 
 
 def thread_tuner(config: RunConfig) -> ThreadTuner:
-    """Return the threads that a run's passes are shared out to; a container's quota may allow fewer than visible."""
+    """Return the tuner of a run's threads; a container's quota may allow fewer cores than visible."""
     # Env runners and other learners have a core each; threads beyond the cores wait for each other at every pass.
     cores = min(available_cpus(), cpu_quota() or math.inf)
     cluster = config.cluster
-    return ThreadTuner(config.train.threads, cores, others=cluster.runners, alone=bool(cluster.num_learners))
+    return ThreadTuner(config.train.threads, cores, others=cluster.runners, single=bool(cluster.num_learners))
 
 
 def batch_memory(config: RunConfig, specs: MultiAgentSpec) -> int:
-    """Return how many bytes a batch takes at least while it is played and learned from."""
+    """Return the least number of bytes of a batch while it is played and learned from."""
     rows = [agent.observation_size * (4 if isinstance(agent.observation_space, Box) else 1) for agent in specs.agents]
-    return config.train.batch_size * sum(OBSERVED * size + BESIDE for size in rows)
+    return config.train.batch_size * sum(OBSERVATION_COPIES * size + ROW_BYTES for size in rows)
 
 
 def check_memory(config: RunConfig, specs: MultiAgentSpec) -> None:
-    """Refuse a batch that this machine has no memory for: it would swap, or be killed. Raises ``ConfigError``."""
+    """Check that a batch fits into memory: else it would swap, or be killed. Raises ``ConfigError``."""
     needed, free = batch_memory(config, specs), free_memory()
     if free is not None and needed > free:
         batch = f"train.num_envs={config.train.num_envs} x train.num_steps={config.train.num_steps}"

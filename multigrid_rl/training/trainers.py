@@ -1,4 +1,4 @@
-"""What a trainer brings: its options, what it refuses, who samples and who learns. This one is PPO's, A2C's and VPG's.
+"""A trainer: its options and checks, its sampler and its learner. This one is PPO's, A2C's and VPG's.
 
 An iteration is :meth:`Sampler.sample`, the learner's ``learn``, :meth:`Sampler.set_weights`; see ``training.run``.
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 Weights = dict[str, dict[str, Any]]
 #: Numbers by name.
 Metrics = dict[str, float]
-#: What is called with each row of a run; a true answer ends it after this iteration, with a checkpoint.
+#: Called with each row of a run; a true answer ends it after this iteration, with a checkpoint.
 RowCallback = Callable[[dict[str, Any]], object]
 
 
 class Sampler(Protocol):
-    """Plays with the learner's weights. Who inherits from it needs the first two methods alone.
+    """Plays with the learner's weights. A subclass needs only the first two methods.
 
     Attributes:
         env_runners: processes that played in the last iteration.
-        remote: processes that play beside the driver; 0: it plays itself.
+        remote: processes that play for the driver; 0: it plays itself.
         restarts: processes that were lost so far, and replaced.
     """
 
@@ -40,7 +40,7 @@ class Sampler(Protocol):
     restarts: int = 0
 
     def sample(self) -> list[Experience]:
-        """Return what was played with the current weights, an entry for each process. Raises ``RunError``."""
+        """Return experience with the current weights, an entry for each process. Raises ``RunError``."""
         ...
 
     def set_weights(self, weights: Weights) -> None:
@@ -48,9 +48,9 @@ class Sampler(Protocol):
         ...
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
-        """Return the episodes that gates judge an iteration by, and what was measured in them; asked once in each.
+        """Return the episodes by which gates judge an iteration, and metrics of them; called once in each.
 
-        Weights are those after the update: who judges them by episodes of their own plays these here.
+        Weights are those after the update: a sampler that judges them by separate episodes plays these here.
         """
         return EpisodeTable.concatenate([part.episodes for part in experience if part.episodes is not None]), {}
 
@@ -67,21 +67,21 @@ class Sampler(Protocol):
         return
 
     def get_state(self) -> dict[str, Any]:
-        """Return what a resumed run needs: ``games`` under way, by number of their process."""
+        """Return the state for a resumed run: ``games`` under way, by number of their process."""
         return {"games": {}}
 
-    def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:  # noqa: ARG002 - for those who need it
+    def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:  # noqa: ARG002 - for subclasses
         """Continue from a run's whole state with the games of ``factory``; false where fresh ones are played."""
         return True
 
 
 class Updater(Protocol):
-    """Changes the networks of a learner process: what ``Trainer.updater`` returns."""
+    """Changes the networks of a learner process; ``Trainer.updater`` returns it."""
 
     optimizers: Any  # lists of ``torch.optim.Optimizer`` by module, whose states checkpoints keep
 
     def learn(self, batches: Any, env_steps: int, paths: Any) -> dict[str, Metrics]:
-        """Learn from a ``Batch`` for each module; ``paths``: of them where advantages are counted anew, else empty."""
+        """Learn from a ``Batch`` for each module; ``paths``: theirs where advantages are recomputed, else empty."""
         ...
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Any]], rows: int) -> None:
@@ -89,11 +89,11 @@ class Updater(Protocol):
         ...
 
     def schedule(self, env_steps: int) -> None:
-        """Set what changes with the environment steps, such as step sizes."""
+        """Set values that change with the environment steps, such as step sizes."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next update depends on, beside weights and optimisers."""
+        """Return the state of the next update, without weights and optimisers."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -102,10 +102,10 @@ class Updater(Protocol):
 
 
 class Trainer:
-    """Learns by the rewards of what is played; others replace what they do in another way.
+    """Learns from the rewards of play; other trainers override its methods.
 
     Attributes:
-        settings: schema of ``train``, with sections of the trainer's own.
+        settings: schema of ``train``, with the trainer's sections.
         learns_values: a value network is trained by rewards; else gates on values are left out.
         reads_data: learns from recorded play, the run's ``data``.
         brings: patterns of metrics that it reports, and others need not.
@@ -122,41 +122,41 @@ class Trainer:
     counts = ("played", "environment")
 
     def check(self, config: RunConfig) -> None:
-        """Raise ``ConfigError`` for what does not go together with this trainer."""
+        """Raise ``ConfigError`` for settings that this trainer does not support."""
         objective = config.train.objective
-        able = [head for head, entry in HEADS.items() if entry.probability]
-        allowed = f"{', '.join(able)} or null with train.objective={objective}, as actions need a probability"
-        config.require(config.model.head in (None, *able), "model.head", allowed)
+        heads = [head for head, entry in HEADS.items() if entry.probability]
+        allowed = f"{', '.join(heads)} or null with train.objective={objective}, as actions need a probability"
+        config.require(config.model.head in (None, *heads), "model.head", allowed)
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
-        """Check files that the run needs; ``before``: folder of the run that goes on. Raises ``ValueError``."""
+        """Check files that the run needs; ``before``: folder of the run to resume. Raises ``ValueError``."""
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
-        """Return lines of the preflight: who plays and who computes; ``threads`` and ``games`` say what with."""
+        """Return lines of the preflight: sampling and learning; ``threads`` and ``games`` describe their means."""
         train, runners = config.train, config.cluster.runners
         who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
         batch = f"{train.num_envs} {games} x {train.num_steps} steps = {train.batch_size} steps a batch"
         return [f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
 
-    def facts(self, train: TrainConfig) -> list[tuple[str, str]]:  # noqa: ARG002 - for those who need it
-        """Return names and descriptions of training rewards that it brings."""
+    def facts(self, train: TrainConfig) -> list[tuple[str, str]]:  # noqa: ARG002 - for subclasses
+        """Return names and descriptions of training rewards that it adds."""
         return []
 
     def absent(self, config: RunConfig) -> dict[str, str]:
-        """Return patterns of metrics that its rows do not have, with the reason: those that others alone bring."""
-        # Asked of the table, so that a trainer from outside is compared with ours, too.
-        brought: dict[str, list[str]] = {}
+        """Return patterns of metrics that its rows do not have, with the reason: only other trainers report these."""
+        # From the table, so that a trainer from outside is compared with ours, too.
+        reporters: dict[str, list[str]] = {}
         for name in (name for name in TRAINERS if has(TRAINERS, name)):
             for pattern in trainer_of(name).brings:
-                brought.setdefault(pattern, []).append(name)
+                reporters.setdefault(pattern, []).append(name)
         return {
             pattern: f"reported by train={', '.join(names)}, not by train={config.train.trainer}"
-            for pattern, names in brought.items()
+            for pattern, names in reporters.items()
             if pattern not in self.brings
         } | ({} if config.train.kl_coef is not None else {"learner/*/kl_*": "reported with train.kl_coef"})
 
     def recomputes(self, config: RunConfig) -> bool:
-        """Return whether it needs the paths of a batch, to count advantages anew."""
+        """Return whether it needs the paths of a batch, to recompute advantages."""
         return config.train.recompute
 
     def updater(
@@ -168,7 +168,7 @@ class Trainer:
         device: Any,
         part: tuple[int, int],
     ) -> Updater:
-        """Return what a learner process updates ``networks`` with, such as :class:`~multigrid_rl.learn.update.Update`.
+        """Return the updater of a learner process's ``networks``, such as :class:`~multigrid_rl.learn.update.Update`.
 
         Args:
             networks: by module, on ``device``.
@@ -182,15 +182,15 @@ class Trainer:
         return Update(networks, action_spaces, update_config(config), **options)
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler | None:  # noqa: ARG002
-        """Return who plays in the driver with ``networks``, by module; ``None``: the engine's env runners."""
+        """Return the driver's sampler that plays with ``networks``, by module; ``None``: the engine's env runners."""
         return None
 
     def patience(self, config: RunConfig) -> tuple[str, int | None] | None:  # noqa: ARG002
-        """Return a metric of the update, and after how many values without a new low the run ends."""
+        """Return a metric of the update, and the number of values without a new low that ends the run."""
         return None
 
     def beyond_plateau(self, train: TrainConfig) -> TrainConfig:
-        """Return the settings of a run that goes on though it had stalled."""
+        """Return the settings of a run that continues after it had stalled."""
         return train
 
 

@@ -1,7 +1,7 @@
 """Every kernel of a run called once, before its clock runs; where they are not on disk yet, by two processes.
 
-One compiles what plays while the other one compiles what learns, then the forms for several threads, which training
-does without until they are there: no result depends on the number of threads.
+One compiles kernels that play while the other compiles those that learn, then the forms for several threads, which
+training does without until they are there: no result depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from multigrid_rl.training.stages import estimator_of, thread_tuner, update_conf
 from multigrid_rl.types import EnvFactory
 from multigrid_rl.world.engine import DoorsEnv
 
-_COMPILED, _NEXT = "compiled", "next"
-#: The one of this process's run.
-_helpers: list[Helper] = []
+_COMPILED_LINE, _NEXT_LINE = "compiled", "next"
+#: The compiler of this process's run, if any.
+_compilers: list[CompilerProcess] = []
 
 
 class Rehearsal:
-    """Calls them with few small games."""
+    """Calls all kernels with few small games."""
 
     def __init__(self, config: RunConfig, factory: EnvFactory | None = None) -> None:
         self._config, self._factory = config, factory or env_factory(config)
@@ -50,7 +50,7 @@ class Rehearsal:
         self._collector = Collector(env, specs, self._networks, seed=0, first=0, steps=4, bound=config.model.bound)
 
     def rules(self) -> None:
-        """Call those of the game alone, which a batch of it is compiled with."""
+        """Call those of the game, before kernels that call them."""
         if isinstance(self._rules, DoorsEnv):
             self._rules.world.step(np.zeros_like(self._rules.actions))
 
@@ -59,7 +59,7 @@ class Rehearsal:
         self._collector.collect()
 
     def act(self) -> None:
-        """Call those that act; what they saw and what was played, which :meth:`learn` needs, are zeros."""
+        """Call those that act; observations and actions, which :meth:`learn` needs, are zeros."""
         for agent in self._factory.specs.agents:
             rollout, network = self._collector.rollouts[agent.name], self._networks[agent.module]
             for column in rollout:
@@ -71,19 +71,19 @@ class Rehearsal:
                     compiled.policy(rollout.obs[0])
 
     def learn(self) -> None:
-        """Call those that learn, with what was played."""
+        """Call those that learn, from the played steps."""
         config, specs = self._config, self._factory.specs
         if not trainer_of(config.train.trainer).learns_values:
             return
         rollouts = self._collector.rollouts
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in specs.agents}
-        # Who takes turns may have none.
+        # An agent that takes turns may have none.
         batches = {module: batch for module, batch in batches.items() if len(batch.obs)}
         if not batches:
             return
         spaces = {module: specs.agent_of(module).action_space for module in self._networks}
-        once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
-        Update(self._networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
+        single_pass = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
+        Update(self._networks, spaces, single_pass, device=torch.device("cpu")).learn(batches, 0)
 
 
 def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int = 1) -> None:
@@ -93,37 +93,37 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     to the process of :func:`start_compiler`.
     """
     kernels = Rehearsal(config, factory)
-    helper = _helpers[-1] if _helpers else None
-    if helper is not None:
+    compiler = _compilers[-1] if _compilers else None
+    if compiler is not None:
         kernels.rules()
-        helper.wait()
+        compiler.wait()
     kernels.play()
-    if helper is not None:
-        helper.wait()
+    if compiler is not None:
+        compiler.wait()
     kernels.learn()
-    with suppress(jit.NotKeptError):
+    with suppress(jit.NotCompiledError):
         for count in range(2, threads + 1):
-            with jit.kept_only(helper is not None and config.train.threads == "auto"):
+            with jit.forbid_compiling(compiler is not None and config.train.threads == "auto"):
                 set_threads(count)
                 kernels.play()
                 kernels.learn()
     set_threads(1)
 
 
-class Helper:
-    """Another process that compiles, begun when a kernel is found missing on disk.
+class CompilerProcess:
+    """Another process that compiles, started when a kernel is missing on disk.
 
-    It outlives a short run, whose next start then finds all of them. ``tell``: is handed how many are compiled, after
-    each.
+    It outlives a short run, whose next start then finds all of them. ``on_count``: called after each kernel,
+    with their number.
     """
 
-    def __init__(self, config: bytes, tell: Callable[[int], None]) -> None:
-        self._config, self._tell, self._count = config, tell, 0
+    def __init__(self, config: bytes, on_count: Callable[[int], None]) -> None:
+        self._config, self._on_count, self._count = config, on_count, 0
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = Semaphore(0)
 
     def __call__(self) -> None:
-        """Begin, once."""
+        """Start it, once."""
         if self._process is None:
             command = [sys.executable, "-m", __name__]
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -131,11 +131,11 @@ class Helper:
             Thread(target=self._follow, args=(self._process,), daemon=True).start()
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
-        with suppress(OSError), process:  # it has ended: this process compiles alone
+        with suppress(OSError), process:  # it has ended: only this process compiles
             process.stdin.write(self._config)  # type: ignore[union-attr]
             process.stdin.close()  # type: ignore[union-attr]
             for line in process.stdout or ():
-                if line.decode().strip() == _NEXT:
+                if line.decode().strip() == _NEXT_LINE:
                     self._ready.release()
                 else:
                     self.compiled()
@@ -143,10 +143,10 @@ class Helper:
     def compiled(self) -> None:
         """Count one more."""
         self._count += 1
-        self._tell(self._count)
+        self._on_count(self._count)
 
     def wait(self) -> None:
-        """Wait until it has compiled what acts; when called again, what learns."""
+        """Wait until kernels that act are compiled; when called again, those that learn."""
         while self.busy() and not self._ready.acquire(timeout=0.2):
             pass
 
@@ -155,15 +155,15 @@ class Helper:
         return self._process is not None and self._process.poll() is None
 
 
-def start_compiler(config: RunConfig, tell: Callable[[int], None]) -> None:
+def start_compiler(config: RunConfig, on_count: Callable[[int], None]) -> None:
     """Let another process compile, too, when the run that starts finds kernels missing on disk."""
     if available_cpus() > 1:
         try:
             pickled = pickle.dumps(config)
-        except (pickle.PicklingError, AttributeError, TypeError):  # classes of a user's: this process compiles alone
+        except (pickle.PicklingError, AttributeError, TypeError):  # user classes: only this process compiles
             return
-        _helpers[:] = [Helper(pickled, tell)]
-        jit.state.missing, jit.state.compiled, jit.state.busy = _helpers[0], _helpers[0].compiled, _helpers[0].busy
+        _compilers[:] = [process := CompilerProcess(pickled, on_count)]
+        jit.state.missing, jit.state.compiled, jit.state.busy = process, process.compiled, process.busy
 
 
 def _main() -> None:
@@ -171,22 +171,22 @@ def _main() -> None:
     config = pickle.load(sys.stdin.buffer)
     with Path(jit.__file__).open() as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        jit.state.compiled = lambda: _say(_COMPILED)
+        jit.state.compiled = lambda: _send(_COMPILED_LINE)
         torch.set_num_threads(1)
         kernels = Rehearsal(config)
         kernels.act()
-        _say(_NEXT)
+        _send(_NEXT_LINE)
         kernels.learn()
-        _say(_NEXT)
-        if thread_tuner(config).most > 1:
+        _send(_NEXT_LINE)
+        if thread_tuner(config).limit > 1:
             set_threads(2)
             kernels.act()
             kernels.learn()
             kernels.play()
 
 
-def _say(word: str) -> None:
-    with suppress(OSError):  # who asked has ended
+def _send(word: str) -> None:
+    with suppress(OSError):  # the other process has ended
         print(word, flush=True)  # noqa: T201 - to the process that asked
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
-from multigrid_rl.cli.app import console, refused, written_beside
+from multigrid_rl.cli.app import console, refused, temporary_output
 from multigrid_rl.config.overrides import put, written
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
@@ -149,7 +149,7 @@ def import_mlagents(
     if unsupported:
         keys = ", ".join(line.key for line in unsupported)
         raise refused(f"{file}: {unsupported[0].key}", unsupported[0].result, keys)
-    with written_beside(output) as temporary:
+    with temporary_output(output) as temporary:
         header = (
             f"# {name} of {file.name}, settings of ML-Agents: multigrid-rl train scenario=walker experiment={output}\n"
         )

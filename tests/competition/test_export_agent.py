@@ -16,7 +16,7 @@ from bundles import ONE, TWO, edit
 from commands import call, complaint
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.sandbox import bwrap_available
-from multigrid_rl.models.registry import custom
+from multigrid_rl.models.registry import custom_network
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import RandomPlayer
@@ -77,7 +77,7 @@ def own(tmp_path, monkeypatch):
     def make(name: str, seats: tuple[str, ...] = ("red_0",), members: int = 1, scenario: str = "1v1"):
         architecture = {"name": f"own_nets:{name}", "hidden": [16]}
         categories = token_categories(ONE) * members
-        network = custom(architecture["name"], architecture, [spaces.MultiDiscrete(categories)], 7 * members, 3)
+        network = custom_network(architecture["name"], architecture, [spaces.MultiDiscrete(categories)], 7 * members, 3)
         card = {
             "name": "mine", "architecture": architecture, "actions": 7, "members": members, "scenario": scenario,
             "observation": {"view_size": 5, "categories": categories}, "seats": list(seats), "provenance": {},

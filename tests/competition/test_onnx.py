@@ -19,7 +19,7 @@ from multigrid_rl.competition.onnx_file import CLOSE, compare, write_onnx  # noq
 from multigrid_rl.config.schema import ModelConfig  # noqa: E402
 from multigrid_rl.evaluation.evaluation import evaluate  # noqa: E402
 from multigrid_rl.evaluation.targets import find_target  # noqa: E402
-from multigrid_rl.files import data_root, installing  # noqa: E402
+from multigrid_rl.files import data_root, install_command  # noqa: E402
 from multigrid_rl.models.registry import network_of  # noqa: E402
 from multigrid_rl.players.cards import read_card, read_network, signature, write_player  # noqa: E402
 from multigrid_rl.players.frozen import FrozenPlayer  # noqa: E402
@@ -148,4 +148,4 @@ def test_what_cannot_be_written_is_refused(tmp_path):
 def test_without_the_libraries_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.competition.onnx_file.find_spec", lambda name: None)
     said = complaint(call("export", bundle(tmp_path / "mine"), "--onnx", "-o", tmp_path / "mine.onnx"))
-    assert f"expected onnx and onnxruntime: {installing('onnx')}, got no onnx and no onnxruntime" in said
+    assert f"expected onnx and onnxruntime: {install_command('onnx')}, got no onnx and no onnxruntime" in said

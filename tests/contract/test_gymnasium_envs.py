@@ -14,7 +14,7 @@ from gymnasium import spaces
 from hostile_agents import ACTIONS, SIZE
 from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, describe_env
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import network_of
@@ -360,6 +360,6 @@ def test_names_command_for_missing_package(monkeypatch, env_id, module):
     for name in [name for name in sys.modules if name.startswith((f"gymnasium.envs.{module.lower()}", module))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
-    told = f"^env_id: .* installed, got {env_id} without {module}: {installing('control')}$"
+    told = f"^env_id: .* installed, got {env_id} without {module}: {install_command('control')}$"
     with pytest.raises(ValueError, match=told):
         describe_env(env_id, {})

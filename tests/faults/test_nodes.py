@@ -11,7 +11,7 @@ from ray.cluster_utils import Cluster
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.rllib.algorithm import built
+from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.training.loop import train
 from multigrid_rl.training.stages import stages_of
@@ -62,7 +62,7 @@ def test_run_survives_lost_node_and_uses_new_one(cluster, tmp_path, caplog):
     folder = RunFolder(tmp_path / "run", config, env_factory(config).load())
     story = Story(cluster, nodes[1])
     try:
-        with built(config, stages_of(config)) as algorithm:
+        with built_algorithm(config, stages_of(config)) as algorithm:
             verdict = train(algorithm, config, folder, story.observe, story.over)
     finally:
         folder.close()

@@ -96,11 +96,11 @@ def test_each_gradient_step_is_paid_by_the_discriminator_of_now():
     adversary = dac.adversaries[AGENT]
     with torch.no_grad():
         wanted = adversary.discriminator(Steps(obs, actions, obs, obs[:, 0], torch.zeros(5)))
-        before = dac.agents[AGENT].pays(obs, actions)
+        before = dac.agents[AGENT].reward_of(obs, actions)
     assert torch.equal(before, wanted)
     once(collector, dac, 64)
     with torch.no_grad():
-        assert not torch.equal(dac.agents[AGENT].pays(obs, actions), before)
+        assert not torch.equal(dac.agents[AGENT].reward_of(obs, actions), before)
 
 
 def test_discriminator_tells_recorded_from_kept():
@@ -110,7 +110,7 @@ def test_discriminator_tells_recorded_from_kept():
     recorded = torch.from_numpy(SHOWN)[None], torch.ones(1, 1)
     kept = dac.agents[AGENT].replay.columns(dac.agents[AGENT].replay.rows[:32])
     with torch.no_grad():
-        pays = dac.agents[AGENT].pays
+        pays = dac.agents[AGENT].reward_of
         assert float(pays(recorded[1], recorded[0])) > float(pays(kept[0], kept[1]).mean()) + 1.0
 
 
@@ -118,7 +118,7 @@ def test_airl_sees_noisy_actions_and_how_likely_they_are_of_the_policy_or_a_wide
     _, net, dac = parts(asked=AIRL)
     obs, actions = torch.ones(4096, 1), torch.tensor([[0.9, -1.0]]).repeat(4096, 1)
     plain = Steps(obs, actions, obs, torch.ones(4096), torch.zeros(4096))
-    seen = dac.adversaries[AGENT]._seen(plain)
+    seen = dac.adversaries[AGENT]._preprocess(plain)
     noise = seen.actions - actions
     assert torch.equal(seen.obs, obs)
     assert abs(float(noise.mean())) < 0.03
@@ -135,9 +135,9 @@ def test_airl_pays_its_logit_of_noisy_actions_or_g_alone(payoff):
     actions, rng = torch.rand((5, 2), generator=torch.Generator().manual_seed(2)), adversary._rng.bit_generator
     with torch.no_grad():
         begun = rng.state
-        seen = adversary._seen(Steps(obs, actions, obs, zeros, zeros))
+        seen = adversary._preprocess(Steps(obs, actions, obs, zeros, zeros))
         rng.state = begun
-        paid = adversary.pays(obs, actions)
+        paid = adversary.reward_of(obs, actions)
         g = adversary.discriminator.reward_of(adversary.discriminator.normaliser(obs), seen.actions)
     torch.testing.assert_close(paid, g if payoff == "f" else g - 0.5 * seen.logp)
     assert adversary.discriminator.shaping is None

@@ -13,7 +13,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.imitation.cloning import CloningConfig
-from multigrid_rl.imitation.dagger import Dagger, Labelled, LabellingCollector
+from multigrid_rl.imitation.dagger import Dagger, LabelledSteps, LabellingCollector
 from multigrid_rl.imitation.imitation_trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.update import Update, UpdateConfig
@@ -180,7 +180,7 @@ def test_a_players_normaliser_counts_as_what_it_was_measured_on():
     net.normaliser.set_statistics(np.array([3.0]), np.array([2.0]))
     learner.begin_with({"agent_0": net.state_dict()}, 3 * 10**6)
     rows = np.full((10**6, 1), 7.0, np.float32)
-    learner.add({"agent_0": Labelled(rows, rows, np.ones(10**6, bool), rows[:, :0], rows[:, :0])})
+    learner.add({"agent_0": LabelledSteps(rows, rows, np.ones(10**6, bool), rows[:, :0], rows[:, :0])})
     assert float(net.normaliser.mean[0]) == pytest.approx(4.0)
     assert float(net.normaliser.std[0]) == pytest.approx(np.sqrt(0.75 * 4 + 3), rel=1e-4)
 

@@ -102,13 +102,13 @@ def of_another_checkout(token, factories):
 
 
 def test_broken_installation_is_named_with_missing_package(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster_module, "look_around", of_another_checkout)
+    monkeypatch.setattr(cluster_module, "probe_node", of_another_checkout)
     message = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
     assert re.search(message, refusal(tmp_path))
 
 
 def test_unresponsive_node_is_named(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster_module, "look_around", lambda token, factories: time.sleep(600))
+    monkeypatch.setattr(cluster_module, "probe_node", lambda token, factories: time.sleep(600))
     assert f"({nodes()[0].id[:8]}): expected an answer within 1 s, got none" in refusal(tmp_path, patience_s=1)
 
 

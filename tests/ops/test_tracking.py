@@ -19,7 +19,7 @@ from composing import refusal
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, keyword_overrides
 from multigrid_rl.config.recipes import check_harmless
-from multigrid_rl.files import installing
+from multigrid_rl.files import install_command
 from multigrid_rl.ops import trackers as tracking
 from multigrid_rl.runs.folder import RunFolder, tracker_named
 from multigrid_rl.text import ConfigError
@@ -104,7 +104,7 @@ def test_run_that_cannot_be_opened_leaves_no_folder_behind(tmp_path, monkeypatch
     with pytest.raises(ConnectionError, match="no server"):
         RunFolder(tmp_path / "run", config, {})
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr("multigrid_rl.runs.folder.write_whole", full_disk)
+    monkeypatch.setattr("multigrid_rl.runs.folder.write_atomic", full_disk)
     with pytest.raises(OSError, match="No space left"):
         RunFolder(tmp_path / "run", compose(["scenario=1v1"]), {})
     assert list(tmp_path.iterdir()) == []
@@ -202,7 +202,7 @@ def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, m
 
 def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=re.escape(installing("mlflow"))):
+    with pytest.raises(ConfigError, match=re.escape(install_command("mlflow"))):
         tracking.Mlflow.check()
     tracking.Csv.check()
 
@@ -237,7 +237,7 @@ def _track_twice(kind, folder):
         for row in rows:
             tracker.row(row)
         tracker.end(None)
-    assert tracker._on
+    assert tracker._is_active
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players import catalogue
 from multigrid_rl.rllib import algorithm as algorithms
-from multigrid_rl.rllib.algorithm import built
+from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
@@ -62,7 +62,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = SearchFolder.asked([*BASE, *THREE.split(), space, "seed=1"], folder)
+    place = SearchFolder.from_overrides([*BASE, *THREE.split(), space, "seed=1"], folder)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
@@ -93,7 +93,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     command = shlex.split(json.loads((first / "provenance.json").read_text())["command"])[2:]
     config = compose(command)
     run = RunFolder(again, config, env_factory(config).load())
-    with built(config, stages_of(config)) as algorithm:
+    with built_algorithm(config, stages_of(config)) as algorithm:
         train(algorithm, config, run, lambda row, keeper: None, lambda: False)
     run.close()
     assert without_time(rows_of(first)) == without_time(rows_of(again))
@@ -186,7 +186,7 @@ def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
     def went(name: str, start: Path | None, until: int, *overrides: str):
         config = compose([*BASE, f"train.until={until}", "experiment=none", *overrides])
         run = RunFolder(tmp_path / name, config, env_factory(config).load())
-        with built(config, stages_of(config), start) as algorithm:
+        with built_algorithm(config, stages_of(config), start) as algorithm:
             train(algorithm, config, run, lambda row, keeper: None, lambda: False, start)
         run.close()
         return rows_of(tmp_path / name)

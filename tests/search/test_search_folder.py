@@ -15,7 +15,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.search.plans import Outcome, Score, TrialSpec
 from multigrid_rl.search.search_folder import STUDY, SearchFolder, SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.search_results import (
-    closing,
+    closing_lines,
     outcome_line,
     recipe_of,
     result_of,
@@ -81,7 +81,7 @@ def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
     (folder.path / f"{STUDY}.lock").symlink_to(file)  # of what was killed while it wrote
     assert SearchFolder.reopen(folder.path).outcomes() == ROWS[:2]
     assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
-    with folder.held():
+    with folder.lock():
         assert file.read_bytes() == whole
         record(folder, ROWS[2:3])
     assert folder.outcomes() == ROWS[:3]
@@ -106,15 +106,15 @@ def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with folder.held():
+    with folder.lock():
         assert "no locks on this drive" in caplog.text
 
 
 def test_locks_folder_and_never_overwrites_it(folder, request_):
     assert "exists already, expected a folder that does not" in refusal(SearchFolder.create, folder.path, request_)
-    with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
+    with folder.lock(), pytest.raises(ConfigError, match="another process is writing to it"), folder.lock():
         pass
-    with folder.held():
+    with folder.lock():
         assert (folder.path / "lock").exists()
 
 
@@ -194,7 +194,7 @@ def test_writes_no_recipe_without_winner(folder):
     assert result.winner is None
     page = (folder.path / "report.md").read_text()
     assert "Every trial failed." in page
-    lines = closing(folder, result)
+    lines = closing_lines(folder, result)
     assert "failed:   s1-001: no more memory" in lines
     assert lines[-1] == f"written:  {folder.path}: report.md, trials.csv"
 
@@ -257,7 +257,7 @@ def test_sorts_overrides():
     ],
 )
 def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
-    assert message in refusal(SearchFolder.asked, given, tmp_path / "search")
+    assert message in refusal(SearchFolder.from_overrides, given, tmp_path / "search")
     assert not (tmp_path / "search").exists()
 
 

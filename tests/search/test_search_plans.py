@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from composing import refusal
-from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturbed, winner_of
+from multigrid_rl.search.plans import Outcome, Score, TrialSpec, perturb, winner_of
 from multigrid_rl.search.search_folder import STOP, SearchFolder, SearchRequest, load_settings
 from multigrid_rl.search.space import load_space
 from multigrid_rl.search.tuning import SearchRun
@@ -151,13 +151,13 @@ def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
 
     run = started("three-stage")
     monkeypatch.setattr(run.folder, what, refused)
-    assert not run.ending
+    assert not run.is_ending
     spec = begun(run)
     if spec is not None:
         run.on_trial_complete("t", error=True)  # its process could not write its end either
     assert (spec is None) == (what == "begin")
-    assert run.ending
-    assert run.broken.errno == 28
+    assert run.is_ending
+    assert run.write_error.errno == 28
 
 
 def test_asks_trials_to_stop_and_waits(started):
@@ -210,9 +210,9 @@ def test_halving_compares_with_trials_of_earlier_sessions(started):
     run = started("asha")
     for margin, stops in ((0.9, False), (0.1, True), (0.95, False), (0.5, True)):
         name, record = begun(run).id, run.folder
-        assert record.lags(name, 500, margin) is False  # every trial may play its grace
-        assert record.lags(name, 1000, margin) is stops
-        record.lags(name, 1000, margin)  # as a trial that goes on from before this report does: no warning
+        assert record.report_progress(name, 500, margin) is False  # every trial may play its grace
+        assert record.report_progress(name, 1000, margin) is stops
+        record.report_progress(name, 1000, margin)  # as a trial that goes on from before this report does: no warning
         ended(run, "t", Score(None, margin), "stopped" if stops else "finished", env_steps=1000)
         run = started("asha")
     assert [row.status for row in run.folder.outcomes()] == ["finished", "stopped", "finished", "stopped"]
@@ -249,7 +249,7 @@ def test_perturbed_numbers_move_and_stay_inside(spaces):
     for edge in (0.0, 0.5, 1.0):
         params = {v.key: v.at(edge) for v in space.variables}
         for _ in range(100):
-            moved = perturbed(space, params, load_settings("pbt", {"resample": 0}), rng)
+            moved = perturb(space, params, load_settings("pbt", {"resample": 0}), rng)
             shares = [v.share(moved[v.key]) for v in numbers]
             assert all(-1e-9 <= c <= 1 + 1e-9 and 0.07 < abs(c - edge) <= 0.15 + 1e-9 for c in shares)
             assert 2 <= moved["train.epochs"] <= 8

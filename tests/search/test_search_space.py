@@ -13,7 +13,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.search_folder import load_settings
-from multigrid_rl.search.space import Space, Variable, fitted, load_space
+from multigrid_rl.search.space import Space, Variable, fit_values, load_space
 
 DRAWS = 2000
 BASE = ["scenario=single-obstacle", "experiment=none"]
@@ -164,7 +164,7 @@ CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.miniba
     ],
 )
 def test_fits_values_together(chosen, expected):
-    result = fitted(chosen, CONFIG)
+    result = fit_values(chosen, CONFIG)
     assert {key: result[key] for key in expected} == expected
     assert {key: v for key, v in result.items() if key not in expected} == {
         key: v for key, v in chosen.items() if key not in expected

@@ -66,19 +66,19 @@ def work(store, same_as=""):
     """Do all jobs as workers would, without playing."""
     while (job := store.claim("w", LANES)) is not None:
         if job.kind == "check":
-            store.checked(job, "frozen", secrets.token_hex(32), f"ok {EVIL}")
+            store.save_check(job, "frozen", secrets.token_hex(32), f"ok {EVIL}")
         elif job.kind == "pair":
             pair = (job.hand_in_id, job.other_id)
-            store.paired(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
+            store.save_pairings(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
         elif job.kind == "rate":
-            shot = store.snapshot(rated=True)
+            shot = store.snapshot(by_wins=True)
             values = {k: 1000.0 + 37 * k % 400 for met in shot.games for k in met[:2] if k}
-            store.rated(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
+            store.save_ratings(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
         elif job.kind == "grade":
             told = {"points": 7.5, "of": 10.0, "passed": True}
-            store.graded(job, told, "{}", f"Holds its gate. {EVIL}")
+            store.save_grade(job, told, "{}", f"Holds its gate. {EVIL}")
         else:
-            store.compared(job, same_as)
+            store.save_similar(job, same_as)
 
 
 def course_of(folder, students=12, name="Student {}", **settings):

@@ -16,7 +16,7 @@ from multigrid_rl.serve import admin_commands
 from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.store import RefusedError
-from multigrid_rl.serve.supervisor import place_of, prepared
+from multigrid_rl.serve.supervisor import open_prepared, place_of
 from multigrid_rl.serve.worker import Worker
 
 COURSE = """
@@ -37,8 +37,8 @@ LANES = ("bundle", "program", "slow")
 
 
 def do_all(place):
-    queue = place.queue()
-    worker = Worker(queue, Judge(place.course, place.beside, place.home, queue.secrets()), "w", LANES)
+    queue = place.open_queue()
+    worker = Worker(queue, Judge(place.course, place.course_folder, place.home, queue.secrets()), "w", LANES)
     queue.begin()
     while worker.once() or queue.suggest():
         pass
@@ -52,7 +52,7 @@ def _served(tmp_path_factory):
     (folder / "rubric.yaml").write_text(RUBRIC)
     (folder / "roster.csv").write_text("id,name,role\ns1,Ada,student\ns2,Ben,student\ni1,Ines,instructor\n")
     place = place_of(folder / "course.yaml")
-    queue = prepared(place)
+    queue = open_prepared(place)
     for code, name in (("s1", "blue-adept"), ("s2", "blue-master")):
         queue.hand_in(queue.person_by_code(code).id, data_root() / "checkpoints" / name)
     queue.engine.dispose()
@@ -75,7 +75,7 @@ def test_verify_computes_the_same_and_finds_what_was_changed(course):
     assert result.exit_code == 0, result.output
     told = last(result)
     assert (told["ratings"], told["pairings"], told["replayed"], told["different"]) == (4, 12, 10, 0)
-    queue = place_of(course).queue()
+    queue = place_of(course).open_queue()
     with queue.writing() as session:
         game = session.get_one(StoredPairing, 4)
         pairing = json.loads(game.pairing)
@@ -97,7 +97,7 @@ def test_backup_comes_back_in_either_database(course, database, tmp_path):
     assert result.exit_code == 0, result.output
     verified = call("serve", "verify", course, *where)
     assert (verified.exit_code, last(verified)["different"]) == (0, 0), verified.output
-    old, new = place_of(course).queue(), place_of(course, home, database).queue()
+    old, new = place_of(course).open_queue(), place_of(course, home, database).open_queue()
     assert [(r.rank, r.title, r.rating) for r in old.ladder()] == [(r.rank, r.title, r.rating) for r in new.ladder()]
     mine = new.hand_in(new.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
     assert mine.id == 5
@@ -117,7 +117,7 @@ def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
     assert call("serve", "backup", course, "-o", file).exit_code == 0
     result = call("serve", "restore", course, file, "--home", home)
     assert result.exit_code == 0, result.output
-    assert [row.title for row in place_of(course, home).queue().ladder() if row.person is None] == [
+    assert [row.title for row in place_of(course, home).open_queue().ladder() if row.person is None] == [
         "blue-rookie",
         "random",
     ]
@@ -149,7 +149,7 @@ def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
     assert result.exit_code == 0, result.output
     assert last(result)["entries"] == 4
     seed = json.loads((folder / "cup.json").read_text())["seed"]
-    queue = place_of(course).queue()
+    queue = place_of(course).open_queue()
     assert str(seed) != queue.setting("seed")
     queue.engine.dispose()
     assert call("cup", "verify", folder).exit_code == 0
@@ -157,7 +157,7 @@ def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
 
 
 def test_grades_and_copies_are_there(course):
-    queue = place_of(course).queue()
+    queue = place_of(course).open_queue()
     row, _, grade = queue.history(queue.person_by_code("s2").id)[0]
     assert grade.passed
     assert "a rookie" in grade.feedback
@@ -168,7 +168,7 @@ def test_grades_and_copies_are_there(course):
 
 def test_freeze_links_and_tables(course, tmp_path):
     assert last(call("serve", "freeze", course)) == {"frozen": True}
-    queue = place_of(course).queue()
+    queue = place_of(course).open_queue()
     with pytest.raises(RefusedError, match="frozen"):
         queue.hand_in(queue.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
     queue.engine.dispose()
@@ -194,11 +194,11 @@ def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeyp
         folder = shutil.make_archive(str(tmp_path / "wrapped"), "zip", tmp_path, "mine")
     home = call("inspect", folder, "--course", course)
     place = place_of(course)
-    queue = place.queue()
+    queue = place.open_queue()
     row = queue.hand_in(queue.person_by_code("s1").id, tmp_path / folder)
     queue.engine.dispose()
     do_all(place)
-    queue = place.queue()
+    queue = place.open_queue()
     row = queue.get(HandIn, row.id)
     queue.engine.dispose()
     assert home.exit_code == (2 if kind == "damaged" else 0), home.output
@@ -239,20 +239,20 @@ def test_backups_hold_no_links_no_hidden_folders_and_no_backups(course, tmp_path
 
 def test_a_changed_rubric_is_read_by_who_runs(course):
     place = place_of(course)
-    judge = Judge(place.course, place.beside, place.home, None)
+    judge = Judge(place.course, place.course_folder, place.home, None)
     assert judge.examiner is judge.examiner
     assert judge.examiner.rubric.pass_points == 5
     (course.parent / "rubric.yaml").write_text(RUBRIC.replace("pass_points: 5", "pass_points: 6"))
     assert judge.examiner.rubric.pass_points == 6
     bounds = judge.examiner.limits
-    worker = Worker(place.queue(), judge, "w", LANES)
+    worker = Worker(place.open_queue(), judge, "w", LANES)
     assert worker._programs_s(Job(kind="grade")) == 15 * (bounds.start_s + bounds.total_s)  # watched as two, and red
     worker.queue.engine.dispose()
 
 
 def test_programs_of_a_final_have_the_time_of_as_many_games(course, tmp_path, monkeypatch):
     course.write_text(course.read_text() + "program_games: 4\n")
-    queue = place_of(course).queue()
+    queue = place_of(course).open_queue()
     with queue.writing() as session:
         began = session.get_one(Setting, "fixed")
         began.value = began.value.replace('"program_games": 20', '"program_games": 4')
@@ -265,9 +265,9 @@ def test_programs_of_a_final_have_the_time_of_as_many_games(course, tmp_path, mo
 
 
 def test_somebody_who_was_forgotten_stops_nothing(course, tmp_path):
-    queue = place_of(course).queue()
+    queue = place_of(course).open_queue()
     queue.forget(queue.person_by_code("s1").id)
-    queue.again("copies")
+    queue.redo("copies")
     queue.engine.dispose()
     do_all(place_of(course))
     result = call("serve", "final", course, "-o", tmp_path / "final")

@@ -68,8 +68,8 @@ def test_a_folder_is_handed_in_and_followed(site, agent, tmp_path):
 def test_what_broke_off_is_resumed(site, agent, monkeypatch):
     monkeypatch.setattr(client, "_PIECE", 200)
     monkeypatch.setattr(client, "_AGAIN_S", (0.01, 0.01))
-    course, archive, sent = client.CourseClient(site.url, token_of(site, "s1")), client.packed(agent), []
-    assert client.packed(agent) == archive  # the same folder, the same archive
+    course, archive, sent = client.CourseClient(site.url, token_of(site, "s1")), client.as_zip(agent), []
+    assert client.as_zip(agent) == archive  # the same folder, the same archive
     true = course._opener.open
 
     def breaking(request, **how):
@@ -125,7 +125,7 @@ def test_reasons_are_told(site, agent, tmp_path):
     assert submitted(tmp_path / "nothing", "--to", site.url, "--token", token).exit_code != 0
     (agent / "link").symlink_to("/etc/passwd")
     with pytest.raises(PlayerError):
-        client.packed(agent)
+        client.as_zip(agent)
     site.store.freeze(True)
     with pytest.raises(ConfigError, match="frozen"):
         client.CourseClient(site.url, token_of(site, "s2")).send(b"PK")
@@ -153,7 +153,7 @@ def test_a_token_goes_nowhere_else(monkeypatch):
     thread.start()
     try:
         with pytest.raises(ConfigError, match="answered 302"):
-            client.CourseClient(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
+            client.CourseClient(f"http://127.0.0.1:{server.server_port}", "x").request("/")
         assert asked == [("/", "Bearer x")]
     finally:
         server.shutdown()
@@ -161,12 +161,12 @@ def test_a_token_goes_nowhere_else(monkeypatch):
         server.server_close()
     monkeypatch.setattr(client, "_AGAIN_S", (0.01,))
     with pytest.raises(RunError, match="does not answer"):
-        client.CourseClient(f"http://127.0.0.1:{server.server_port}", "x").ask("/")
+        client.CourseClient(f"http://127.0.0.1:{server.server_port}", "x").request("/")
 
 
 def test_an_archive_keeps_which_files_are_programs(agent):
     (agent / "run.sh").chmod(0o755)
-    with zipfile.ZipFile(BytesIO(client.packed(agent))) as archive:
+    with zipfile.ZipFile(BytesIO(client.as_zip(agent))) as archive:
         modes = {info.filename: info.external_attr >> 16 & 0o777 for info in archive.infolist()}
     assert modes["run.sh"] == 0o755
     assert modes["weights"] & 0o111 == 0

@@ -47,15 +47,15 @@ def asked(store, *more):
 
 def test_who_asks_has_a_week_to_take_it_back(handed_in, clock):
     store, ada = handed_in, handed_in.person_by_code("s1").id
-    store.ask_to_forget(ada)
+    store.request_forgetting(ada)
     assert store.to_forget() == {ada: clock.now + FORGET_S}
     clock.now += FORGET_S - 1
-    store.ask_to_forget(ada)  # which moves nothing
+    store.request_forgetting(ada)  # which moves nothing
     assert store.purge() == 0
-    store.keep(ada)
+    store.cancel_forgetting(ada)
     clock.now += FORGET_S
     assert (store.purge(), store.person_by_code("s1").name) == (0, "Ada")
-    store.ask_to_forget(ada)
+    store.request_forgetting(ada)
     clock.now += FORGET_S
     assert (store.purge(), store.purge(), store.to_forget()) == (1, 0, {})
     assert store.person_by_code("s1") is None
@@ -64,7 +64,7 @@ def test_who_asks_has_a_week_to_take_it_back(handed_in, clock):
 def test_nothing_of_who_was_forgotten_stays_but_games(handed_in, mine):
     store, ada = handed_in, handed_in.person_by_code("s1").id
     refused = store.hand_in(ada, mine, "Ada Lovelace.zip")
-    store.refused(store.claim("w", ("bundle",)), "Ada Lovelace/agent.yaml: expected a program first")
+    store.save_refusal(store.claim("w", ("bundle",)), "Ada Lovelace/agent.yaml: expected a program first")
     (first, *_), (number, *_) = [own[0] for own in store.history(ada)][::-1], [refused.id]
     (store.home / "incoming" / str(ada)).mkdir(parents=True)
     for _ in range(2):  # twice is no other thing than once

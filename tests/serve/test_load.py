@@ -12,7 +12,7 @@ from sqlalchemy import event
 from multigrid_rl.serve import supervisor
 from multigrid_rl.serve.database import StoredPairing
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.site import _EACH
+from multigrid_rl.serve.site import _MAX_UPLOADS
 from multigrid_rl.serve.worker import Worker
 from sites import Client, course_fixtures, work
 
@@ -23,7 +23,7 @@ def test_one_person_has_few_uploads_in_memory_at_once_and_all_others_theirs(site
     ada, ben = Client(site, "s1"), Client(site, "s2")
     head = "POST /hand-in HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
     head += f"Cookie: session={ada.cookies['session']}\r\nContent-Length: 999\r\n\r\n"
-    slow = [socket.create_connection(("127.0.0.1", ada.port)) for _ in range(_EACH)]
+    slow = [socket.create_connection(("127.0.0.1", ada.port)) for _ in range(_MAX_UPLOADS)]
     try:
         for one in slow:
             one.sendall(head.encode())
@@ -58,14 +58,14 @@ def test_a_ladder_that_many_look_at_is_made_once_for_each_change(site, store, mo
     monkeypatch.setattr(store, "ladder", slowly)
     for _ in range(3):
         with store.writing() as session:
-            store.note(session, "ladder")
+            store.add_event(session, "ladder")
         time.sleep(0.15)
         before = len(made)
         with ThreadPoolExecutor(8) as pool:
             assert {answer[0] for answer in pool.map(lambda _: Client(site).get("/"), range(24))} == {200}
         assert len(made) == before + 1
         with store.writing() as session:
-            store.note(session, "played")  # which changes nothing that the ladder shows
+            store.add_event(session, "played")  # which changes nothing that the ladder shows
         time.sleep(0.15)
         Client(site).get("/")
         assert len(made) == before + 1
@@ -75,7 +75,7 @@ def test_while_a_page_is_made_others_read_the_one_before(site, store, monkeypatc
     ask, ladder = Client(site), store.ladder
     ask.get("/")
     with store.writing() as session:
-        store.note(session, "ladder")
+        store.add_event(session, "ladder")
     time.sleep(0.15)
     monkeypatch.setattr(store, "ladder", lambda: time.sleep(0.8) or ladder())
     with ThreadPoolExecutor(1) as pool:
@@ -104,20 +104,20 @@ def test_page_of_an_entry_asks_for_all_opponents_at_once(site, store):
 def test_a_pairing_counts_as_it_was_read(store):
     game = store.games_of(1)[0]
     told = json.loads(store.get(StoredPairing, game.id).pairing)
-    assert (game.letters, game.kept) == (told["outcomes"], bool(told["kept"]))
+    assert (game.letters, game.has_replays) == (told["outcomes"], bool(told["kept"]))
 
 
 def test_worker_that_has_too_much_of_its_own_ends_after_a_job_and_is_no_death(store, monkeypatch):
     work(store)
     with store.writing() as session:
-        store.want(session, "grade", 3)
-        store.want(session, "copies", 3)
+        store.add_job(session, "grade", 3)
+        store.add_job(session, "copies", 3)
     worker = Worker(store, Judge(store.course, store.home, store.home, store.secrets()), "w", ("slow",))
     done = []
-    monkeypatch.setattr(worker, "_do", dict.fromkeys(worker._do, lambda job: done.append(store.compared(job, ""))))
+    monkeypatch.setattr(worker, "_do", dict.fromkeys(worker._do, lambda job: done.append(store.save_similar(job, ""))))
     worker.run(after=lambda: True)
     assert len(done) == 1
-    assert (supervisor.grown(0.0), supervisor.grown(1e9)) == (True, False)
+    assert (supervisor.has_grown(0.0), supervisor.has_grown(1e9)) == (True, False)
     watched = supervisor.Supervisor(supervisor.ServedFolder(store.course, store.home, store.home, ""))
     watched.add("w", lambda _: None)
     while watched.children:

@@ -16,7 +16,7 @@ import yaml
 from multigrid_rl.serve import instructor_pages, pages, upload
 from multigrid_rl.serve.course import Course, HandInQuota
 from multigrid_rl.serve.serve_commands import serve
-from multigrid_rl.serve.site import _AROUND
+from multigrid_rl.serve.site import _FORM_BYTES
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -87,7 +87,7 @@ def test_variables_are_set_where_they_are_read():
 def test_the_proxy_lets_the_largest_upload_through():
     most = int(re.search(r"max_size (\d+)MB", CADDYFILE)[1]) * 1e6
     quota = max(bound.le for bound in HandInQuota.model_fields["megabytes"].metadata if hasattr(bound, "le"))
-    assert most >= quota * 1e6 + _AROUND
+    assert most >= quota * 1e6 + _FORM_BYTES
 
 
 def test_the_image_has_what_a_server_needs():

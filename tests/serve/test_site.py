@@ -86,7 +86,7 @@ def test_opponents_that_are_not_shown_have_no_name(site, store):
     rows = [row for row in store.ladder() if row.person]
     one, two = rows[0].hand_in.id, rows[9].hand_in.id
     with store.writing() as session:
-        store.want(session, "pair", *sorted((one, two)), lane="bundle")
+        store.add_job(session, "pair", *sorted((one, two)), lane="bundle")
     work(store)
     page = Client(site, rows[0].person.code).get(f"/entry/{one}")[1]
     assert "an entry that is not shown" in page
@@ -226,16 +226,16 @@ def test_what_an_agent_says_is_its_authors_to_read(site, store):
 
 
 def test_tables_for_other_systems(store):
-    rows = instructor_pages.exported(store, "ladder.csv").decode().splitlines()
+    rows = instructor_pages.export_table(store, "ladder.csv").decode().splitlines()
     assert rows[0].startswith("id,name,pseudonym,hand_in,state,late_days,rank,rating,low,high,points,of")
     assert len(rows) == 1 + sum(person.role == "student" for person in store.people())
     assert (
-        instructor_pages.exported(store, "moodle.csv")
+        instructor_pages.export_table(store, "moodle.csv")
         .decode()
         .startswith("ID number,Full name,Email address,Grade,Late days")
     )
-    assert "Points Possible" in instructor_pages.exported(store, "canvas.csv").decode()
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.exported(store, "gradescope.zip"))) as archive:
+    assert "Points Possible" in instructor_pages.export_table(store, "canvas.csv").decode()
+    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(store, "gradescope.zip"))) as archive:
         told = json.loads(archive.read("s0/results.json"))
     assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
 
@@ -265,7 +265,7 @@ def test_nothing_becomes_markup_or_a_formula(tmp_path):
             '<script type="application/json" id="replay-data">',
         }  # fmt: skip
         for name in ("ladder.csv", "moodle.csv", "canvas.csv"):
-            text = instructor_pages.exported(store, name).decode()
+            text = instructor_pages.export_table(store, name).decode()
             assert "'=1+" in text
             assert not re.search(r'(^|,)"?=', text, re.MULTILINE)
     store.engine.dispose()
@@ -345,7 +345,7 @@ def test_who_is_above_all_fixed_players_is_told_so_and_fixed_ones_have_no_empty_
         )
         best.rating, best.low, best.high = 3000.0, 2900.0, 3100.0
         anchor.low = anchor.high = anchor.rating
-        store.note(session, "ladder")
+        store.add_event(session, "ladder")
     page = Client(site, "i1").get("/")[1]
     assert "above all fixed players" in page
     assert f"{anchor.rating:.0f} to {anchor.rating:.0f}" not in page
@@ -378,4 +378,4 @@ def test_who_was_lifted_beyond_the_anchors_interval_stands_on_the_desk(site, sto
         True,
         False,
     )
-    assert f"{row.rating - 300:.1f}" in instructor_pages.exported(store, "ladder.csv").decode()
+    assert f"{row.rating - 300:.1f}" in instructor_pages.export_table(store, "ladder.csv").decode()

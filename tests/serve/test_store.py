@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.store import FIRST, RefusedError, seen_by
+from multigrid_rl.serve.store import FIRST, RefusedError, visible_rows
 from multigrid_rl.text import ConfigError
 
 LANES = ("bundle", "program", "slow")
@@ -23,13 +23,13 @@ def pairing(red, blue, outcomes="RRRRRRRRBD", **more):
 
 def play(store, job):
     pair = (job.hand_in_id, job.other_id)
-    store.paired(job, [(a, b, pairing(f"h{a}", f"h{b}")) for a, b in (pair, pair[::-1])])
+    store.save_pairings(job, [(a, b, pairing(f"h{a}", f"h{b}")) for a, b in (pair, pair[::-1])])
 
 
 def rate(store, job):
-    shot = store.snapshot(rated=True)
+    shot = store.snapshot(by_wins=True)
     ids = {number for met in shot.games for number in met[:2]}
-    store.rated(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
+    store.save_ratings(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
 
 
 def work(store, most=100):
@@ -38,13 +38,13 @@ def work(store, most=100):
     while (job := store.claim("w", LANES)) is not None and len(done) < most:
         done.append(job.kind)
         if job.kind == "check":
-            store.checked(job, "frozen", "a" * 64, "ok")
+            store.save_check(job, "frozen", "a" * 64, "ok")
         elif job.kind == "pair":
             play(store, job)
         elif job.kind == "rate":
             rate(store, job)
         else:
-            store.compared(job, "")
+            store.save_similar(job, "")
     return done
 
 
@@ -69,7 +69,7 @@ def test_hand_in_goes_its_way(store, bundle):
     assert [e.kind for e in store.events(mine.id)] == ["received", "checking", "placing", "played", "played", "rated"]
     assert [r.title for r in store.ladder() if r.person is None] == ["blue-rookie", "random"]
     assert store.ladder()[0].person.code == "s1"
-    assert store.queue() == []
+    assert store.jobs() == []
 
 
 def test_latest_or_best_stands_on_the_ladder(store, bundle):
@@ -97,9 +97,9 @@ def test_what_a_dead_worker_held_is_taken_up_once(store, bundle, clock):
     taken = store.claim("alive", LANES)
     assert taken.id == dead.id
     with pytest.raises(LostLeaseError):
-        store.checked(dead, "frozen", "a" * 64, "ok")
+        store.save_check(dead, "frozen", "a" * 64, "ok")
     assert not store.beat(dead)
-    store.checked(taken, "frozen", "a" * 64, "ok")
+    store.save_check(taken, "frozen", "a" * 64, "ok")
 
 
 def test_the_supervisor_frees_at_once_and_a_clock_set_back_holds_nothing(store, bundle, clock):
@@ -129,16 +129,16 @@ def test_games_that_end_while_the_ladder_is_computed_are_rated_next(store, bundl
     first, second = (store.hand_in(store.person_by_code(code).id, bundle) for code in ("s1", "s2"))
     for _ in range(3):  # a check, and two pairs
         job = store.claim("w", LANES)
-        store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
+        store.save_check(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
     rating = store.claim("w", LANES)
     assert rating.kind == "rate"
-    shot = store.snapshot(rated=True)
+    shot = store.snapshot(by_wins=True)
     for _ in range(3):
         job = store.claim("x", LANES)
-        store.checked(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
-    store.rated(rating, shot, {own.id: (1.0, 0.0, 2.0, 20) for own in (first, second)})
+        store.save_check(job, "frozen", "a" * 64, "ok") if job.kind == "check" else play(store, job)
+    store.save_ratings(rating, shot, {own.id: (1.0, 0.0, 2.0, 20) for own in (first, second)})
     assert [store.get(HandIn, own.id).state for own in (first, second)] == ["rated", "placing"]
-    assert [job.kind for job in store.queue()] == ["rate", "copies"]
+    assert [job.kind for job in store.jobs()] == ["rate", "copies"]
     assert work(store) == ["rate", "copies", "copies"]
     assert store.get(HandIn, second.id).state == "rated"
 
@@ -169,7 +169,7 @@ def test_faults_of_the_server_end_and_cost_no_quota(store, bundle, clock):
     row = store.get(HandIn, mine.id)
     assert (row.state, row.counts) == ("refused", False)
     assert "no fault of yours" in row.reason
-    assert store.again("check", [mine.id]) == 1
+    assert store.redo("check", [mine.id]) == 1
     assert "rate" in work(store)
     assert store.get(HandIn, mine.id).state == "rated"
 
@@ -177,7 +177,7 @@ def test_faults_of_the_server_end_and_cost_no_quota(store, bundle, clock):
 def test_refused_by_its_own_fault_plays_no_more(store, bundle):
     work(store)
     mine = store.hand_in(ada(store), bundle)
-    store.refused(store.claim("w", LANES), "card.json: expected a card, got {}", "log")
+    store.save_refusal(store.claim("w", LANES), "card.json: expected a card, got {}", "log")
     row = store.get(HandIn, mine.id)
     assert (row.state, row.counts, row.log) == ("refused", True, "log")
     assert work(store) == []
@@ -200,11 +200,11 @@ def test_a_slow_program_keeps_no_other_waiting(store, bundle, check_s, played_s)
     work(store)
     slow, quick = store.hand_in(ada(store), bundle), store.hand_in(store.person_by_code("s2").id, bundle)
     for job, seconds in [(store.claim("w", LANES), seconds) for seconds in (check_s, 1.0)]:
-        store.checked(job, "external", "a" * 64, "ok", seconds)
+        store.save_check(job, "external", "a" * 64, "ok", seconds)
     first = store.claim("w", LANES)
     assert first.hand_in_id == slow.id
-    store.paired(first, [(slow.id, first.other_id, pairing("h-slow", "random", seconds={"h-slow": played_s}))])
-    assert {job.lane for job in store.queue() if job.hand_in_id == slow.id} == {"slow"}
+    store.save_pairings(first, [(slow.id, first.other_id, pairing("h-slow", "random", seconds={"h-slow": played_s}))])
+    assert {job.lane for job in store.jobs() if job.hand_in_id == slow.id} == {"slow"}
     assert store.claim("p", ("program",)).hand_in_id == quick.id
 
 
@@ -212,11 +212,11 @@ def test_a_program_has_one_worker_at_a_time(store, bundle):
     work(store)
     one, two = store.hand_in(ada(store), bundle), store.hand_in(store.person_by_code("s2").id, bundle)
     for job in [store.claim("w", LANES) for _ in range(2)]:
-        store.checked(job, "external", "a" * 64, "ok", 1.0)
+        store.save_check(job, "external", "a" * 64, "ok", 1.0)
     first, second = (store.claim(name, ("program",)) for name in ("p", "q"))
     assert (first.hand_in_id, second.hand_in_id) == (one.id, two.id)
     assert store.claim("r", ("program",)) is None
-    store.paired(first, [(one.id, first.other_id, pairing("h-one", "random", seconds={"h-one": 1.0}))])
+    store.save_pairings(first, [(one.id, first.other_id, pairing("h-one", "random", seconds={"h-one": 1.0}))])
     assert store.claim("r", ("program",)).hand_in_id == one.id
 
 
@@ -232,7 +232,7 @@ def test_what_students_see(store, bundle):
     work(store)
     public = store.course.public.model_copy(update={"top": 0, "above": 0})
     course = store.course.model_copy(update={"public": public})
-    seen = seen_by(store.ladder(), [ada(store)], course)
+    seen = visible_rows(store.ladder(), [ada(store)], course)
     assert [row.person.code for row in seen if row.person] == ["s1"]
     assert len(seen) == 3
 
@@ -270,7 +270,7 @@ def test_a_database_of_another_version_is_refused_and_none_is_touched(store, dat
 def rated_now(store):
     """Rate whoever has played by now, as a rating that another hand-in has asked for does."""
     with store.writing() as session:
-        store.want(session, "rate", lane="bundle", priority=FIRST)
+        store.add_job(session, "rate", lane="bundle", priority=FIRST)
     job = store.claim("r", LANES)
     assert job.kind == "rate"
     return job
@@ -280,7 +280,7 @@ def test_who_has_met_one_anchor_alone_is_not_on_the_ladder(store, bundle):
     first = store.hand_in(ada(store), bundle)
     work(store)
     second = store.hand_in(ada(store), bundle)
-    store.checked(store.claim("w", LANES), "frozen", "a" * 64, "ok")
+    store.save_check(store.claim("w", LANES), "frozen", "a" * 64, "ok")
     play(store, store.claim("w", LANES))
     rate(store, rated_now(store))
     assert second.id in {row.hand_in_id for row in store.all(select(Rating))}
@@ -293,7 +293,7 @@ def test_games_that_end_while_a_rating_is_kept_are_rated_next(store, bundle, mon
     store.hand_in(ada(store), bundle)
     work(store)
     mine = store.hand_in(ada(store), bundle)
-    store.checked(store.claim("w", LANES), "frozen", "a" * 64, "ok")
+    store.save_check(store.claim("w", LANES), "frozen", "a" * 64, "ok")
     play(store, store.claim("w", LANES))
     last, job, finishing = store.claim("w", LANES), rated_now(store), store.finishing
 
@@ -304,7 +304,7 @@ def test_games_that_end_while_a_rating_is_kept_are_rated_next(store, bundle, mon
 
     monkeypatch.setattr(store, "finishing", late)
     rate(store, job)
-    assert [left.kind for left in store.queue()] == ["rate"]
+    assert [left.kind for left in store.jobs()] == ["rate"]
     work(store)
     assert store.history(ada(store))[0][0].state == "rated"
     assert store.history(ada(store))[0][0].id == mine.id
@@ -318,7 +318,7 @@ def test_a_job_that_fails_lets_others_by(store, bundle, clock):
     store.put_back(job, "took too long")
     clock.now += LEASE_S * 100
     with store.writing() as session:
-        store.want(session, "rate", lane="bundle", priority=FIRST)
+        store.add_job(session, "rate", lane="bundle", priority=FIRST)
     rating = store.claim("dead", LANES)
     store.release("dead")
     assert store.claim("w", LANES).id == rating.id  # all wait for it

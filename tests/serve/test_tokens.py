@@ -48,8 +48,10 @@ def test_forged_tokens_say_nothing():
 
 def test_forms_belong_to_one_session():
     one, two = (SIGNER.issue("session", name, 1) for name in (7, 8))
-    assert SIGNER.form_holds(one, SIGNER.form(one))
-    assert not any(SIGNER.form_holds(one, told) for told in ("", "\u00fc", SIGNER.form(two), SIGNER.form("")))
+    assert SIGNER.form_is_valid(one, SIGNER.form_secret(one))
+    assert not any(
+        SIGNER.form_is_valid(one, told) for told in ("", "\u00fc", SIGNER.form_secret(two), SIGNER.form_secret(""))
+    )
 
 
 def test_pace_lets_a_burst_through_then_one_after_another():

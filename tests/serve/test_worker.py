@@ -27,7 +27,7 @@ def worker(store, tmp_path, request):
     judge = Judge
     if request.param != "here":
         request.getfixturevalue("session")
-        from multigrid_rl.serve.cluster_games import FarJudge as judge  # noqa: PLC0415 - a second
+        from multigrid_rl.serve.cluster_games import ClusterJudge as judge  # noqa: PLC0415 - a second
     return Worker(store, judge(store.course, tmp_path, store.home, store.secrets()), "w", LANES)
 
 
@@ -55,7 +55,7 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     # What was played elsewhere is what is played here.
     for game in store.games_of(mine.id):
         stored = store.get(StoredPairing, game.id)
-        assert Judge.again(worker.judge, Pairing.model_validate_json(stored.pairing)) == ""
+        assert Judge.replay(worker.judge, Pairing.model_validate_json(stored.pairing)) == ""
 
 
 def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(store, clock, adept, monkeypatch):
@@ -87,7 +87,7 @@ def test_hangs_of_two_jobs_that_share_a_number_are_not_added_up(store, adept):
             session.add(job)
             session.flush()
             session.expunge(job)
-        store.stuck(job)
+        store.note_stuck(job)
         with store.writing() as session:
             session.delete(session.get(Job, job.id))
     assert (store.get(HandIn, one.id).state, store.get(HandIn, one.id).faults) == ("received", 0)
@@ -99,14 +99,14 @@ def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept):
     checks = [store.claim(f"w{k}", LANES) for k, _ in enumerate(rows)]
     for job in checks:
         assert job.kind == "check"
-        store.checked(job, "external", "a" * 64, "ok")
+        store.save_check(job, "external", "a" * 64, "ok")
     hung = None
     while hung is None or store.get(Job, hung.id):
         job = store.claim("w", LANES)
         if job.hand_in_id == rows[0].id:
             hung = hung or job
             if job.id == hung.id:
-                store.stuck(job)
+                store.note_stuck(job)
         store.release("w")
         assert job.attempts < 5
     one, two = (store.get(HandIn, row.id) for row in rows)
@@ -118,7 +118,7 @@ def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept):
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
 @pytest.mark.usefixtures("session")
 def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
-    from multigrid_rl.serve.cluster_games import FarJudge  # noqa: PLC0415 - a second
+    from multigrid_rl.serve.cluster_games import ClusterJudge  # noqa: PLC0415 - a second
 
     patient = CourseLimits(start_s=300, step_s=300, total_s=2000, all_s=9000)
     about = Course(anchors=["random", "beside"], program_games=4, limits=patient), tmp_path, tmp_path, SECRETS
@@ -126,7 +126,7 @@ def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
     for name in ("beside", "broken"):
         shutil.copytree(agent, tmp_path / name)
     (tmp_path / "broken" / "agent.py").write_text("raise SystemExit('no such weights')")
-    near, far = Judge(*about), FarJudge(*about)
+    near, far = Judge(*about), ClusterJudge(*about)
     mine = entry_in(agent, near.config)
     played = [judge.play(mine, near.anchors["beside"]) for judge in (near, far)]
     here, there = ([(each.outcomes, each.length, each.reason) for each in its] for its in played)
@@ -172,7 +172,7 @@ def test_hand_in_is_compared_with_what_others_handed_in_before_their_last_one(st
     first, last = (store.hand_in(store.person_by_code("s1").id, adept) for _ in range(2))
     do_all(worker)
     asked = []
-    monkeypatch.setattr(worker.judge, "like", lambda name, others: asked.append((name, others)) or "")
+    monkeypatch.setattr(worker.judge, "similar_players", lambda name, others: asked.append((name, others)) or "")
     mine = store.hand_in(store.person_by_code("s2").id, adept)
     do_all(worker)
     assert asked == [(f"h{mine.id}", [f"h{first.id}", f"h{last.id}"])]
@@ -194,6 +194,6 @@ def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_y
     answers = {"red": watch(spec, "red", player, 200, 7)}
     monkeypatch.setattr("multigrid_rl.serve.judge.watched_in", lambda entry, config: answers)
     monkeypatch.setattr("multigrid_rl.serve.judge.agents_trusted", lambda: False)
-    found = judge.like("h7", [])
+    found = judge.similar_players("h7", [])
     assert "blue-master" in found
     assert "last-year/anna" in found

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.show.run_data import OwnGames, read_report
+from multigrid_rl.show.run_data import FreshGames, read_report
 from multigrid_rl.show.run_page import run_page
 from report_runs import EVILS, TEAMS, games_of, small_cup
 from run_folders import write_run
@@ -25,7 +25,7 @@ def run_file(tmp_path_factory):
     interval = {f"{name}_interval": [0.1, 0.9] for name in ("win", "draw", "loss", "return", "length")}
     means = {"win": 0.5, "draw": 0.25, "loss": 0.25, "return_mean": 1.0, "length_mean": 20.0}
     row = {"mode": "stochastic", "episodes": 3, "seats": {"red_0": 1.0, "red_1": 0.5}, **means, **interval}
-    own = OwnGames(11, ("red_0", "red_1"), [row], games_of(TEAMS, 3))
+    own = FreshGames(11, ("red_0", "red_1"), [row], games_of(TEAMS, 3))
     path = folder / "report.html"
     path.write_text(run_page(dataclasses.replace(read_report(folder, games=0), played=own)), encoding="utf-8")
     return path

@@ -17,7 +17,7 @@ from multigrid_rl.evaluation.replays import EpisodeRecord
 from multigrid_rl.show import films, video
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.report import write_run_report
-from multigrid_rl.show.run_data import play_own_games
+from multigrid_rl.show.run_data import play_fresh_games
 from multigrid_rl.show.video import page_film, resized, write_video
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
@@ -73,8 +73,8 @@ def test_page_has_curves_and_three_recordings(pole, tmp_path):
 
 
 def test_recordings_match_named_episodes(pole):
-    own = play_own_games(pole, 5, seed=9)
-    again = play_own_games(pole, 5, seed=9)
+    own = play_fresh_games(pole, 5, seed=9)
+    again = play_fresh_games(pole, 5, seed=9)
     assert own == again
     assert [row["mode"] for row in own.rows] == ["stochastic", "argmax"]
     totals = [drawing.total for drawing in own.chosen.values()]
@@ -202,5 +202,5 @@ def test_body_rendering_uses_available_backend(monkeypatch):
     monkeypatch.setattr(films, "find_library", lambda name: "lib" if name == "OSMesa" else None)
     monkeypatch.setenv("MUJOCO_GL", "unset")  # so that it is put back
     monkeypatch.delenv("MUJOCO_GL")
-    films._draw_without_a_screen()
+    films._choose_headless_driver()
     assert films.os.environ.pop("MUJOCO_GL") == "osmesa"

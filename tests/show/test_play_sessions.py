@@ -138,13 +138,13 @@ def test_saved_games_read_back(tmp_path):
 
 def test_sight_equals_agent_view():
     game = session()
-    seen = game.seen()
+    seen = game.seen_cells()
     view = c.decode(game.world.outputs.tokens[0, game.agent, :25])
     assert seen.sum() == (view[:, 0] > 0).sum()
     assert seen[where(game.world, "red_0")]
     assert not seen[where(game.world, "blue_0")]
     win(game)
-    assert game.seen().all()
+    assert game.seen_cells().all()
 
 
 # --- who sits where
@@ -220,6 +220,6 @@ def test_eliminated_person_watches_mate():
         hunters.step(c.DONE)
     assert hunters.out
     if not hunters.over:
-        assert hunters.seen().all()
+        assert hunters.seen_cells().all()
         hunters.step(c.TOGGLE)
         assert hunters._taken[-1][hunters.agent] == c.DONE

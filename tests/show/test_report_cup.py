@@ -16,12 +16,12 @@ from multigrid_rl.show.cup_page import (
     cup_page,
     cup_title,
     order,
+    pack_games,
     pair_cells,
     ranked_pairs,
-    shown_games,
     side_cells,
     sides_of,
-    turned,
+    swap_sides,
 )
 from multigrid_rl.show.page import Scale, templates
 from multigrid_rl.show.report import is_cup, write_cup_report
@@ -83,11 +83,11 @@ def test_payoff_matrix_agrees_with_results(cup):
     names = order(cup)
     red = side_cells(cup.sides)
     for side in cup.sides:
-        assert turned(red)[side.blue, side.red] == Cell(side.blue_win, side.draw, side.red_win)
+        assert swap_sides(red)[side.blue, side.red] == Cell(side.blue_win, side.draw, side.red_win)
     both = pair_cells(cup.pairs)
     for (row, column), cell in both.items():
         assert both[column, row] == Cell(cell.loss, cell.draw, cell.win)
-        sides = zip(red[row, column], turned(red)[row, column], strict=True)
+        sides = zip(red[row, column], swap_sides(red)[row, column], strict=True)
         assert cell == Cell(*(one + two for one, two in sides))
     made = parts().matrix(names, both, "c", ("", ""))
     assert len(re.findall(r'<td class="s\d+( sure)?" title="', made)) == len(names) * (len(names) - 1)
@@ -141,7 +141,7 @@ def test_forfeits_show_their_reasons(hostile):
 
 
 def test_games_are_ordered_by_rank(cup):
-    shown = shown_games(cup)
+    shown = pack_games(cup)
     assert len(shown.pack.games) == len(cup.games)
     assert shown.left_out == 0
     players = shown.pack.data()["players"]
@@ -158,27 +158,27 @@ def bytes_of(rows: list[dict]) -> list[int]:
 
 
 def test_byte_budget_keeps_one_game_per_pairing(cup):
-    everything = shown_games(cup)
+    everything = pack_games(cup)
     pairings = {sides_of(game) for game in cup.games}
     assert len(everything.pack.games) > len(pairings)
     sizes = bytes_of(everything.pack.games)
     firsts = sum(sizes[number] for number in everything.number.values())
     for budget in (firsts, sum(sizes) - 1):
-        shown = shown_games(cup, budget=budget)
+        shown = pack_games(cup, budget=budget)
         assert set(shown.number) == pairings
         assert sum(bytes_of(shown.pack.games)) <= budget
         assert shown.left_out == len(cup.games) - len(shown.pack.games) > 0
-    assert len(shown_games(cup, budget=firsts).pack.games) == len(pairings)
-    nothing = shown_games(cup, budget=0)
+    assert len(pack_games(cup, budget=firsts).pack.games) == len(pairings)
+    nothing = pack_games(cup, budget=0)
     assert (nothing.pack.games, nothing.left_out, nothing.number) == ([], len(cup.games), {})
 
 
 def test_page_counts_games_left_out(cup, monkeypatch):
-    everything = shown_games(cup)
+    everything = pack_games(cup)
     budget = sum(bytes_of(everything.pack.games)) - 1
-    left = shown_games(cup, budget).left_out
+    left = pack_games(cup, budget).left_out
     assert "more would have made this page too large" not in cup_page(cup)
-    monkeypatch.setattr(shown_games, "__defaults__", (budget,))
+    monkeypatch.setattr(pack_games, "__defaults__", (budget,))
     assert f"; {left} more would have made this page too large." in cup_page(cup)
 
 

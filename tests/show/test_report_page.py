@@ -20,7 +20,7 @@ from multigrid_rl.runs.reader import Series
 from multigrid_rl.show import words
 from multigrid_rl.show.cup_page import Cell
 from multigrid_rl.show.figures import PAGE_SIZE, POINTS, Chart, Line, limits, thin
-from multigrid_rl.show.page import SCRIPTS, SERVED, STYLES, TEXT_SCRIPTS, asset_text, headed, render, templates
+from multigrid_rl.show.page import LIVE_SCRIPTS, SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, headed, render, templates
 from report_runs import EVIL, EVILS
 
 EMPTY = """{% extends "page.html" %}{% from "parts.html" import facts, section %}
@@ -131,13 +131,13 @@ def test_page_has_no_network_references():
 
 
 def test_assets_are_small_and_ascii():
-    for name in (*SCRIPTS, *TEXT_SCRIPTS, *SERVED, *STYLES):
+    for name in (*SCRIPTS, *TEXT_SCRIPTS, *LIVE_SCRIPTS, *STYLES):
         text = asset_text((name,))
         assert len(text.splitlines()) <= 400, name
         assert text.isascii(), name
     assert "</" not in asset_text((*SCRIPTS, *TEXT_SCRIPTS))
     ours = {file.name for file in (files("multigrid_rl.show") / "assets").iterdir()}
-    assert {*SCRIPTS, *TEXT_SCRIPTS, *SERVED, *STYLES} == ours
+    assert {*SCRIPTS, *TEXT_SCRIPTS, *LIVE_SCRIPTS, *STYLES} == ours
 
 
 # --- words
@@ -160,8 +160,8 @@ def test_number_formats():
     assert [words.rounded(v) for v in (1252.6, 2.714, -0.5)] == ["1,253", "2.71", "\u22120.50"]
     assert [words.duration(s) for s in (6.36, 200, 7500)] == ["6.4 s", "3 min 20 s", "2 h 5 min"]
     assert [words.thousands(v) for v in (0, 500, 450_000, 1.2e6)] == ["0", "500", "450k", "1.2M"]
-    assert words.listed(["a", "b", "c"]) == "a, b and c"
-    assert words.listed([]) == ""
+    assert words.join_names(["a", "b", "c"]) == "a, b and c"
+    assert words.join_names([]) == ""
     assert words.metric_title("entropy/red_0") == "Entropy of red_0"
     assert words.metric_title("something/else") == "something/else"
     units = [words.unit_of(name) for name in ("win/red_0", "clip_fraction/red_0", "entropy/red_0", "unheard/of")]

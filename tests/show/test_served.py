@@ -165,8 +165,8 @@ def test_person_wins_a_game_in_a_browser(tmp_path):
 def test_what_a_person_does_not_see_is_not_sent():
     game = session(seed=4)
     table = play_page.Table(game, lambda: None)
-    cells, position = frame_of(table.shown())
-    seen = game.seen().reshape(-1)
+    cells, position = frame_of(table.newest_step())
+    seen = game.seen_cells().reshape(-1)
     assert not seen.all()
     things = cells[~seen]
     assert set(things.tolist()) <= {c.UNSEEN, c.WALL, c.DOOR_LOCKED, c.DOOR_LOCKED + 1}
@@ -193,10 +193,10 @@ def test_game_goes_on_for_who_watches():
 
     game = session(Hunter(), seed=2)
     table = play_page.Table(game, lambda: None)
-    assert not table.due
+    assert not table.step_is_due
     lines = tuple(line._replace(out=line.seat == "red_0") for line in game.caption.agents)
     game.caption = game.caption._replace(agents=lines)
-    assert table.due
+    assert table.step_is_due
     assert table.act(0, 0, 0) is False
     table.advance()
     assert game.steps == 1

@@ -17,7 +17,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import GameRecord, choose, read_games, record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
-from multigrid_rl.show.captions import fitted, font
+from multigrid_rl.show.captions import fit_text, font
 from multigrid_rl.show.video import find_games, pictures, write_video
 from multigrid_rl.show.words import shortened
 from multigrid_rl.text import ConfigError
@@ -109,11 +109,11 @@ def test_captions_below_board(games):
 
 def test_long_text_is_cut_off():
     face = font(14)
-    assert fitted("short", face, 200) == "short"
-    cut = fitted("a text far too long for so little room", face, 80)
+    assert fit_text("short", face, 200) == "short"
+    cut = fit_text("a text far too long for so little room", face, 80)
     assert cut.endswith("…")
     assert face.getlength(cut) <= 80
-    assert fitted("x", face, 1) == ""
+    assert fit_text("x", face, 1) == ""
     assert shortened("a-name-of-more-than-twenty-letters") == "a-name-of-more-than…"
     assert shortened("runs/mine/checkpoints/step_000471040/players/red_0/") == "mine"
     assert shortened("some/where/red-mine") == "red-mine"

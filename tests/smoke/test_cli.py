@@ -12,7 +12,7 @@ import typer
 
 from bundles import edit, everything, make_player
 from commands import call, complaint, has_verb
-from multigrid_rl.cli.app import _EARLIER
+from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import to_yaml
@@ -46,7 +46,7 @@ def _halted(monkeypatch):
         raise PlayerError(f"halted before {folder.path}")
 
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
-    monkeypatch.setattr("multigrid_rl.rllib.algorithm.built", lambda *_: nullcontext())
+    monkeypatch.setattr("multigrid_rl.rllib.algorithm.built_algorithm", lambda *_: nullcontext())
     monkeypatch.setattr("multigrid_rl.cli.drive.RunFolder", NoFolder)
     monkeypatch.setattr("multigrid_rl.cli.drive.train", halt)
 
@@ -385,7 +385,7 @@ def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
     assert everything(tmp_path) == before
 
 
-@pytest.mark.parametrize(("word", "now"), _EARLIER.items())
+@pytest.mark.parametrize(("word", "now"), _FORMER_VERBS.items())
 def test_verbs_of_earlier_versions_still_do(word, now):
     if has_verb(now):
         assert call(word, "--help").output == call(*now.split(), "--help").output

@@ -12,7 +12,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.text import ConfigError
-from multigrid_rl.training.stages import seated_in, stages_of
+from multigrid_rl.training.stages import seated_players, stages_of
 from tiny_runs import rows_of, tiny_run, without_time
 
 STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"
@@ -90,7 +90,7 @@ def test_networks_must_fit_all_stages():
 
 def test_loads_all_players_before_first_stage():
     stages = stages_of(compose(["curriculum=[{seats:{blue_0:{random:1,hunter:1}},steps:9}]"]))
-    assert [player.name for player in seated_in(stages)["blue_0"]] == ["random", "hunter", "blue-rookie"]
+    assert [player.name for player in seated_players(stages)["blue_0"]] == ["random", "hunter", "blue-rookie"]
 
 
 def test_run_reads_each_player_once_before_its_first_step(tmp_path, monkeypatch):

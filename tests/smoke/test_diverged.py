@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multigrid_rl.cli.drive import tell_how_to_resume
+from multigrid_rl.cli.drive import resume_hint
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.learn.flat import FlatAdam
 from multigrid_rl.players.cards import read_card, read_network
@@ -30,7 +30,7 @@ def test_diverged_weights_end_run_without_checkpoint(tmp_path, capsys):
 
 
 def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
-    with pytest.raises(DivergedError) as caught, tell_how_to_resume(write_checkpoint(tmp_path, 2048)):
+    with pytest.raises(DivergedError) as caught, resume_hint(write_checkpoint(tmp_path, 2048)):
         raise DivergedError("step 4,096: weight net.table of red_0 is not finite")
     assert caught.value.hint == (
         "what was reported stays, and a checkpoint at step 2,048; it would diverge again: lower the step size, "
@@ -39,7 +39,7 @@ def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
 
 
 def test_lost_env_runner_hint_is_to_resume(tmp_path):
-    with pytest.raises(RunError) as caught, tell_how_to_resume(write_checkpoint(tmp_path, 2048)):
+    with pytest.raises(RunError) as caught, resume_hint(write_checkpoint(tmp_path, 2048)):
         raise RunError("env runner 1 was lost")
     assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: multigrid-rl train --resume {tmp_path}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.cli.drive import tell_how_to_resume
+from multigrid_rl.cli.drive import resume_hint
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.build import algorithm_config
@@ -109,7 +109,7 @@ def test_broken_run_says_how_to_resume_it(copy, left, wanted):
     for name in {"checkpoints", "metrics.jsonl"} - set(left):
         path = copy / name
         shutil.rmtree(path) if path.is_dir() else path.write_text("")
-    with pytest.raises(RunError) as caught, tell_how_to_resume(copy):
+    with pytest.raises(RunError) as caught, resume_hint(copy):
         raise RunError("Ray: its raylet was lost")
     assert caught.value.hint == wanted.format(copy)
 

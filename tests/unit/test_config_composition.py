@@ -11,7 +11,7 @@ import yaml
 from composing import ALL_SCENARIOS, CONFIGS, RECIPES, SCENARIOS, read
 from multigrid_rl.config.compose import compose, default_run_dir, load_scenario
 from multigrid_rl.config.overrides import parse
-from multigrid_rl.config.recipes import files_of, whole_scenario
+from multigrid_rl.config.recipes import files_of, scenario_values
 from multigrid_rl.config.schema import RunConfig, TrainConfig, to_yaml
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import Rules
@@ -66,7 +66,7 @@ def test_original_name_resolves_to_right_game(name, game):
 
 
 def test_only_original_names_are_aliases_and_unique():
-    aliases = [alias for name in ALL_SCENARIOS for alias in whole_scenario(name).get("aliases", [])]
+    aliases = [alias for name in ALL_SCENARIOS for alias in scenario_values(name).get("aliases", [])]
     assert len(aliases) == 20
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
@@ -159,7 +159,7 @@ def test_scheme_selects_its_recipe(monkeypatch):
         "name": "coop",
         "recipe": {"default": "coop", "dtde": "coop-nobody"},
     }
-    monkeypatch.setattr("multigrid_rl.config.recipes.whole_scenario", lambda *_, **__: own)
+    monkeypatch.setattr("multigrid_rl.config.recipes.scenario_values", lambda *_, **__: own)
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
     with pytest.raises(ConfigError, match="coop-nobody"):  # this one is asked for, and there is no file of that name
         compose(["scenario=coop", "scheme=dtde"])

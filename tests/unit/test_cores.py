@@ -50,7 +50,7 @@ def test_idle_time_counts_requested_cores(tmp_path):
     ],
 )
 def test_remote_runners_and_learners_keep_their_cores(overrides, most):
-    assert team(*overrides).most == most
+    assert team(*overrides).limit == most
 
 
 def play(ours: ThreadTuner, seconds: float, free: float = 2.0, iterations: int = 1) -> None:

@@ -43,7 +43,7 @@ def feed(keeper: GateKeeper, values: dict[int, float], metric: str = LENGTH) -> 
     ],
 )
 def test_bound_meets_gate_and_nan_never_does(comparison, value, met):
-    assert short(comparison=comparison).met(value) is met
+    assert short(comparison=comparison).is_met(value) is met
 
 
 def test_margin_is_positive_on_met_side():

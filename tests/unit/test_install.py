@@ -78,9 +78,9 @@ def test_extras_are_named_by_what_can_be_typed_there(monkeypatch, tmp_path):
     """Of a wheel by the packages themselves: anybody could take the name of this one on an index."""
     monkeypatch.chdir(files.data_root())
     monkeypatch.setattr(sys, "prefix", str(files.data_root() / ".venv"))
-    assert files.installing("films") == "make setup EXTRAS=films"
+    assert files.install_command("films") == "make setup EXTRAS=films"
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert files.installing("films") == f"pip install --editable '{files.data_root()}[films]'"
+    assert files.install_command("films") == f"pip install --editable '{files.data_root()}[films]'"
     monkeypatch.setattr(files, "data_root", lambda: tmp_path / "multigrid_rl" / "_data")
     monkeypatch.setattr(files, "requires", lambda name: ["rich>=13", 'imageio-ffmpeg>=0.6; extra == "films"'])
-    assert files.installing("films") == "pip install 'imageio-ffmpeg>=0.6'"
+    assert files.install_command("films") == "pip install 'imageio-ffmpeg>=0.6'"

@@ -79,7 +79,7 @@ def test_steps_without_living_seat_are_excluded():
     logits, values, rows = case(2)
     living = rows.mask.any(1)
     whole = outcome(loss_of, logits, values, rows, WEIGHTING)
-    part = outcome(loss_of, logits[living], values[living], rows.each(lambda column: column[living]), WEIGHTING)
+    part = outcome(loss_of, logits[living], values[living], rows.map(lambda column: column[living]), WEIGHTING)
     torch.testing.assert_close(whole[:7], part[:7])
     assert (whole[7][~living] == 0).all()
     assert (whole[8][~living] == 0).all()

@@ -19,7 +19,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import STAGES
-from multigrid_rl.models.registry import ArchitectureError, custom
+from multigrid_rl.models.registry import ArchitectureError, custom_network
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.runs.reports import Reports, gates_of
@@ -40,8 +40,8 @@ def own_parts(tmp_path, monkeypatch):
 
 
 def test_builds_external_network(own_parts):
-    network = custom("own_parts:Small", {"hidden": [8]}, [SPACE], 2, seed=1)
-    again = custom("own_parts:Small", {"hidden": [8]}, [SPACE], 2, seed=1)
+    network = custom_network("own_parts:Small", {"hidden": [8]}, [SPACE], 2, seed=1)
+    again = custom_network("own_parts:Small", {"hidden": [8]}, [SPACE], 2, seed=1)
     assert isinstance(network, nn.Module)
     assert torch.equal(network.policy.weight, again.policy.weight)
     assert compose(["env_id=CartPole-v1", "model.name=own_parts:Small"]).model.name == "own_parts:Small"
@@ -49,7 +49,7 @@ def test_builds_external_network(own_parts):
 
 def test_rejects_network_without_its_parts(own_parts):
     with pytest.raises(ArchitectureError, match="state_size: expected a whole number, 0 without memory, got None"):
-        custom("own_parts:Bare", {"hidden": [8]}, [SPACE], 2)
+        custom_network("own_parts:Bare", {"hidden": [8]}, [SPACE], 2)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_memory_network_needs_no_logits_and_changes_are_noticed(own_parts):
 
 
 def test_card_imports_no_module_where_code_is_refused(own_parts, monkeypatch, caplog):
-    network = custom("own_parts:Small", {"hidden": [8]}, [SPACE], 2)
+    network = custom_network("own_parts:Small", {"hidden": [8]}, [SPACE], 2)
     card = {
         "name": "mine",
         "architecture": {"name": "own_parts:Small", "hidden": [8]},

@@ -11,7 +11,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError
-from multigrid_rl.trust import import_object, own_place
+from multigrid_rl.trust import import_object, user_code_place
 
 MINE = """import json
 
@@ -37,7 +37,7 @@ def mine(tmp_path, monkeypatch):
 def place_of(function, *arguments) -> str:
     with pytest.raises(ValueError) as error:  # noqa: PT011 - where it was raised is looked at
         function(*arguments)
-    return own_place(_without_this_file(error.value))
+    return user_code_place(_without_this_file(error.value))
 
 
 def _without_this_file(error: BaseException) -> BaseException:

@@ -173,7 +173,7 @@ def test_sequence_steps_outside_game_are_excluded(name):
     columns = (tensors.actions, tensors.mask, tensors.logp, tensors.advantages, tensors.targets)
     rows = Rows(*(column.flatten(0, 1) for column in columns))
     keep = rows.mask[:, 0]
-    some = rows.each(lambda column: column[keep])
+    some = rows.map(lambda column: column[keep])
     loss, _ = reference(outputs[keep], values[keep], some, Categorical((7,)), Losses(), Weighting(0.2, 0.5, 0.05))
     wanted = torch.autograd.grad(loss, list(net.parameters()))
     torch.testing.assert_close(found, torch.cat([part.flatten() for part in wanted]), rtol=1e-4, atol=1e-6)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.models.distributions import Gaussian, distribution_of
-from multigrid_rl.training.stages import _try_out
+from multigrid_rl.training.stages import _trial_network
 from multigrid_rl.types import AgentSpec
 
 INF = np.inf
@@ -56,7 +56,7 @@ def test_cloning_counts_actions_of_a_far_box_where_their_draws_lie():
     ours, plain = Gaussian([300], [500], None), Gaussian([-3], [3], "clip")
     outputs = torch.tensor([[0.5, -0.3]]).repeat(3, 1)
     far, near = torch.tensor([[300.0], [450.0], [500.0]]), torch.tensor([[-3.0], [1.5], [3.0]])
-    for loss in ("cloning_loss", "plain_loss"):
+    for loss in ("cloning_loss", "uncensored_loss"):
         torch.testing.assert_close(getattr(ours, loss)(outputs, far), getattr(plain, loss)(outputs, near))
 
 
@@ -64,6 +64,6 @@ def test_cloning_counts_actions_of_a_far_box_where_their_draws_lie():
 def test_clip_that_leaves_few_actions_of_a_box_is_told_before_the_start(bound, warned, caplog):
     config = compose(["env_id=Pendulum-v1", f"model.bound={bound}"])
     agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(300, 500, (1,)))
-    _try_out(agent, config.model.model_dump(), config.train.functions)
+    _trial_network(agent, config.model.model_dump(), config.train.functions)
     assert [record.message.count("model.bound: ") for record in caplog.records] == [1] * warned
     assert "300 to 500" in caplog.text or not warned
