@@ -135,7 +135,7 @@ def _chance(monkeypatch) -> None:
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch) -> None:
     """No second core unless a test asks for it: others test there, and kernels would be compiled twice."""
-    for module in ("stages", "rehearsal"):
+    for module in ("stages", "warm_up"):
         monkeypatch.setattr(f"multigrid_rl.training.{module}.available_cpus", lambda: 1)
 
 
