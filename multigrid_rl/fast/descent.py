@@ -50,7 +50,7 @@ def _outputs(count: int, rows: Array, layers: tuple[Array, Array], extras: Any, 
 
 @float_inlined
 def _sum_up(count: int, sources: Array, extras: Any, gradients: tuple[Array, Array], out: tuple[Array, Array]) -> None:
-    """Sum the gradients of a minibatch's outputs and values by distinct row; that of the spread over all rows."""
+    """Sum a minibatch's gradients of outputs and values by distinct row, and the spread's gradient over all rows."""
     scale, _, _, by_log_std = extras
     by_outputs, by_values = gradients
     width = out[0].shape[1]

@@ -1,7 +1,7 @@
 """Gradient steps of PPO with a GRU, all of an update's minibatches in one compiled call: as ``fast.descent`` does.
 
-A minibatch is whole sequences by number. Rows of the network are steps, time before sequence; the loss, whose sums have
-an order, goes through one sequence after the other.
+A minibatch is sequences by number. Rows of the network are steps, time before sequence; the loss, whose sums have
+a fixed order, goes through one sequence after the other.
 """
 
 from __future__ import annotations

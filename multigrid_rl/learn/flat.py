@@ -56,8 +56,8 @@ class FlatWeights:
         """Scale the gradient to a norm of at most ``largest``; returns the norm before (https://arxiv.org/abs/1211.5063)."""
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         norm_value = float(norm)
-        # Also NaN. One such step would spoil Adam's moments for good: it is left out and counted, and divergence is
-        # told from many of them.
+        # Also NaN. One such step would spoil Adam's moments for good: it is left out and counted, and many of
+        # them mean divergence.
         if not norm_value < float("inf"):
             self.gradient.zero_()
             self.dropped += 1
@@ -106,9 +106,9 @@ class FlatAdam(torch.optim.Adam):
         if not state:
             state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights.data)}
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
-        (beta1, beta2), before, factors = group["betas"], float(state["step"]), []
+        (beta1, beta2), done, factors = group["betas"], float(state["step"]), []
         for steps in range(1, count + 1):
-            size, root = group["lr"] / (1 - beta1 ** (before + steps)), math.sqrt(1 - beta2 ** (before + steps))
+            size, root = group["lr"] / (1 - beta1 ** (done + steps)), math.sqrt(1 - beta2 ** (done + steps))
             factors.append((1 - beta1, beta2, 1 - beta2, -size, root, group["eps"]))
         row = weights.data, weights.grad, state["exp_avg"], state["exp_avg_sq"]
         return Adam(*(part.numpy() for part in row)), np.array(factors, np.float32)

@@ -273,7 +273,7 @@ class Gaps:
 
     def __init__(self, rollout: dict[str, Array], cut: Array, name: str, deciding: Deciding) -> None:
         self._rollout, self._cut, self._name, self._deciding = rollout, cut, name, deciding
-        # A waiting decision keeps its columns: its log-probability is that of the weights that drew it, and its ratio
+        # A waiting decision keeps its columns: its log-probability belongs to the weights that drew it, and its ratio
         # corrects for the update in between.
         #: The waiting decisions, at most one for each place: its mask is set.
         self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._WAITING_COLUMNS}

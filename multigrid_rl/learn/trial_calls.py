@@ -132,13 +132,13 @@ def _check_loss(key: str, function: Objective, argument: str, distribution: Dist
         torch.zeros(count),
         torch.full((count,), 0.5),
     )
-    before = copy.deepcopy(rows)
+    copied = copy.deepcopy(rows)
     result = function(inputs, rows, 0.2)
     _check_tensor(key, result, (count,))
     if not result.requires_grad:
         differentiated = {"logp": "the log-probabilities", "values": "the values"}[argument]
         raise ConfigError(f"{key}: expected a gradient by {differentiated}, got none: nothing would be learned")
-    for part, after, before_call in zip(Rows._fields, rows, before, strict=True):
+    for part, after, before_call in zip(Rows._fields, rows, copied, strict=True):
         if not torch.equal(after, before_call):
             raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
 

@@ -25,7 +25,7 @@ from multigrid_rl.learn.penalty import penalties_of, stopping_divergence, total_
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 
-#: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
+#: Key of the seconds spent on minibatch, network, loss and optimizer, besides the modules' results.
 SECONDS = "seconds"
 #: Rows whose numbers are drawn together, at most.
 _DRAWN_ROWS = 1 << 20
@@ -106,7 +106,7 @@ class Update:
             self._metrics[name] |= {"lr": lr, "entropy_coef": entropy_coef}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state beside weights and optimisers."""
+        """Return the state without weights and optimisers."""
         statistics = {kind: {name: vars(each) for name, each in of.items()} for kind, of in self._moments.items()}
         penalties = {name: penalty.coefficient for name, penalty in self._penalties.items()}
         return {"rng": self.rng.bit_generator.state, **statistics, **({"penalties": penalties} if penalties else {})}

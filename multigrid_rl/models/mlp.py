@@ -75,7 +75,7 @@ class MLPActorCritic(nn.Module):
         return self.policy(policy), values.squeeze(-1)
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """Compute only the logits (B, K), for a player, who has no critic-only tokens."""
+        """Compute only the logits (B, K), for a player, which has no critic-only tokens."""
         logits: Tensor = self.policy(self._features(tokens)[0])
         return logits
 

@@ -144,7 +144,7 @@ class VectorActorCritic(nn.Module):
         The gradient of a loss in units of the scale changes by the same factor.
         """
         # "Preserving outputs precisely" of PopArt (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), its
-        # scale alone: without the shift a network's values need no second buffer, and advantages do not depend on it.
+        # scale only: without the shift a network's values need no second buffer, and advantages do not depend on it.
         last: Any = self.value[-1]
         factor = float(self.value_scale) / scale
         with torch.no_grad():

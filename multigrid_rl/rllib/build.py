@@ -27,7 +27,7 @@ from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.training.stages import Stage, load_stages, stages_of
 from multigrid_rl.types import Schedule
 
-#: RLlib's weight of the KL penalty, where a user sets another part of it alone.
+#: RLlib's weight of the KL penalty, where a user sets only another part of it.
 KL_COEF = 0.2
 #: Settings that RLlib's own loop and Tune follow.
 RLLIBS = (

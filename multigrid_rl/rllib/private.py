@@ -64,7 +64,7 @@ def replace_actor(group: env_runner_group.EnvRunnerGroup, index: int, runner: An
 class _Ray:
     """Ray for RLlib's groups of env runners: with ``without_store``, nothing goes into an object store."""
 
-    without_store = ContextVar("alone", default=False)
+    without_store = ContextVar("without_store", default=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ray, name)

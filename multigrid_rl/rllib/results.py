@@ -61,7 +61,7 @@ def episode_values(
 
 
 def log_episodes(metrics: MetricsLogger, table: EpisodeTable, specs: MultiAgentSpec) -> None:
-    """Log whole episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
+    """Log episodes (M >= 1) one by one, as RLlib's env runners do, so that several runners' can be merged."""
     metrics.log_value(keys.NUM_EPISODES, table.episodes, reduce="sum")
     metrics.log_value(keys.NUM_ENV_STEPS_SAMPLED, int(table.length.sum()), reduce="sum")
     for key, reduction, values in episode_values(np.column_stack([table.length, table.returns]), specs):

@@ -142,7 +142,7 @@ def _start(settings: dict[str, Any], address: str | None) -> tuple[Path, list[in
             if address is None:
                 _ensure_token()
             else:
-                from multigrid_rl.rllib.address import connection_problem  # noqa: PLC0415 - of a cluster alone
+                from multigrid_rl.rllib.address import connection_problem  # noqa: PLC0415 - only for clusters
 
                 target = (private.local_address() or address) if address == "auto" else address
                 if problem := connection_problem(target):

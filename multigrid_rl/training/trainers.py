@@ -71,7 +71,7 @@ class Sampler(Protocol):
         return {"games": {}}
 
     def set_state(self, state: dict[str, Any], factory: EnvFactory) -> bool:  # noqa: ARG002 - for subclasses
-        """Continue from a run's whole state with the games of ``factory``; false where fresh ones are played."""
+        """Continue from a run's state with the games of ``factory``; false where fresh ones are played."""
         return True
 
 

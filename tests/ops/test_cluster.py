@@ -143,7 +143,7 @@ def test_rejects_other_versions_and_unshared_storage(elsewhere, monkeypatch):
     folder, node = elsewhere
     numpy = f"numpy: expected {versions()['numpy']}, got 1.0.7"
     assert refusal(folder).endswith(f"({node[:8]}), host {platform.node()}: {numpy}")
-    monkeypatch.setattr(cluster_module, "differences", lambda found, own: [])
+    monkeypatch.setattr(cluster_module, "version_differences", lambda found, own: [])
     (line,) = [line for line in asked(folder) if line.startswith("storage")]
     assert line.startswith(f"storage:  {folder} is not seen by ")
     assert line.count("(") == 1

@@ -182,7 +182,7 @@ def test_closing_says_how_good_the_policy_is():
         {"metric": "episode_len_mean", "comparison": "<=", "bound": 20.0, "value": 43.91, "held": False},
         {"metric": "entropy/red_0", "comparison": "<=", "bound": 0.3, "value": None, "held": False},
     ]
-    lines = live.closing({**VERDICT, "last_report": report, "gates": gates}, Path("run"), compose([]))
+    lines = live.closing_lines({**VERDICT, "last_report": report, "gates": gates}, Path("run"), compose([]))
     unmet = "episode_len_mean <= 20 (now 43.910), entropy/red_0 <= 0.3 (not measured)"
     assert lines[0].replace("[bold yellow]", "").replace("[/]", "") == f"NOT HELD: {unmet}"
     hint = "hint:     the recipe's median seed holds its gates at 497,664 steps; this run played less"
@@ -248,12 +248,12 @@ def test_a_scenario_may_be_written_either_way(verb, typed, ran):
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
 def test_closing_names_next_steps(ended, more):
     reported = {"episode_len_mean": 20.0, "report_episodes": 100.0}
-    lines = live.closing({**VERDICT, "ended": ended, "last_report": reported}, Path("runs/my run"), compose([]))
+    lines = live.closing_lines({**VERDICT, "ended": ended, "last_report": reported}, Path("runs/my run"), compose([]))
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
     # A page needs a report.
-    lines = live.closing({**VERDICT, "ended": ended, "last_report": {}}, Path("runs/my run"), compose([]))
+    lines = live.closing_lines({**VERDICT, "ended": ended, "last_report": {}}, Path("runs/my run"), compose([]))
     assert lines[-2:] == [f"next:     multigrid-rl {words}" for words in wanted[1:]]
     assert "report" not in lines[-3]
 

@@ -92,7 +92,7 @@ def test_files_of_a_run_are_strict_json_whatever_is_put_into_them(wrong, tmp_pat
     folder = RunFolder(tmp_path / "run", compose(POLE), {})
     folder.record({"env_steps": 1, "own/metric": wrong})
     folder.verdict({"ended": "until", "gates": [{"value": wrong}]})
-    folder.note("own", [wrong])
+    folder.add_fact("own", [wrong])
     folder.close()
     assert folder.last_row() == {"env_steps": 1, "own/metric": None}
     for file, value in (("verdict.json", [{"value": None}]), ("provenance.json", [None])):

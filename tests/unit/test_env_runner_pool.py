@@ -94,7 +94,7 @@ def world(monkeypatch):
     world = World()
     monkeypatch.setattr(env_runner_pool, "ray", world)
     monkeypatch.setattr(env_runner_pool, "time", world)
-    monkeypatch.setattr(env_runner_pool, "installed", lambda: {"ray": "2"})
+    monkeypatch.setattr(env_runner_pool, "local_versions", lambda: {"ray": "2"})
     return world
 
 

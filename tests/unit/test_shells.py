@@ -93,7 +93,7 @@ def test_every_hint_of_a_run_survives_the_shell(shell, tmp_path):
     verdict["last_report"] = {}
     told = []
     for typed in (["scenario=1v1"], ["scenario=1v1", "experiment=none"], ["scenario=coop", "experiment=none"]):
-        told += [line.replace("\\[", "[") for line in live.closing(verdict, run, compose(typed))]
+        told += [line.replace("\\[", "[") for line in live.closing_lines(verdict, run, compose(typed))]
     lines = [part for line in told for part in re.findall(r"(?:next: +|`)(multigrid-rl .*?)(?:`|$)", line)]
     assert len(lines) >= 9
     assert all(str(run) in words for words in words_by(shell, lines, tmp_path)), lines
