@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
 from multigrid_rl.competition.folders import FolderPart, read_parts, sha256_of_parts
-from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
+from multigrid_rl.competition.messages import DoorsProtocol, StepRequest, check_ready, encode
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError
-from multigrid_rl.competition.sandbox import Limits, sandboxed
+from multigrid_rl.competition.sandbox import Limits, uses_sandbox
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.catalogue import Naming
@@ -179,7 +179,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._forget()
         self._games, self._told = games, self._numbers(games)
         self._owed = np.zeros((games, self.members))
-        message = encoded(self.says.hello(self.scenario, games, self.seed))
+        message = encode(self.says.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s))
@@ -192,7 +192,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
     def close(self) -> None:
         """Say goodbye and end the process with everything that it started."""
         if self._process is not None:
-            self._process.close(self._ended() + encoded({"type": "bye"}))
+            self._process.close(self._ended() + encode({"type": "bye"}))
             self._process = None
 
     def __exit__(self, *error: object) -> None:
@@ -245,13 +245,13 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         actions = np.tile(self.says.idle, (len(state), 1))
         if len(rows):
             games = state[rows]
-            asked = Asked(self.answers, self._told[games], view.tokens[rows], turn[rows], self._owed[games])
+            asked = StepRequest(self.answers, self._told[games], view.tokens[rows], turn[rows], self._owed[games])
             self._owed[games] = np.where(asked.turn, 0.0, asked.rewards)
             actions[rows] = self._ask(asked, games)
             self._known.update(games.tolist())
         return (actions[:, 0] if actions.shape[1] == 1 else actions), state
 
-    def _ask(self, asked: Asked, games: NDArray[np.intp]) -> NDArray[Any]:
+    def _ask(self, asked: StepRequest, games: NDArray[np.intp]) -> NDArray[Any]:
         assert self._process is not None
         message = self._ended() + self.says.act(asked)
         left = self.limits.total_s - self.thought_s
@@ -294,7 +294,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             return b""
         over.sort(key=lambda each: self._told[each[0]])
         games, rewards = zip(*over, strict=True)
-        return encoded(self.says.end(self._told[list(games)].tolist(), np.stack(rewards)))
+        return encode(self.says.end(self._told[list(games)].tolist(), np.stack(rewards)))
 
     def _failed(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:
@@ -312,7 +312,7 @@ class SeatedAgent(AgentPlayer):
     """
 
     def __init__(self, agent: Agent, spec: Seats, seats: tuple[str, ...], *, once: bool = False) -> None:
-        sandboxed()
+        uses_sandbox()
         super().__init__(agent, spec, seats, SEATED_LIMITS)
         self.once = once
 

@@ -16,7 +16,7 @@ _SHARPER = (0.6, 1.0, 2.0, 20.0)
 _ROUNDS, _BINS = 100, 5
 
 
-class Explained(NamedTuple):
+class Attribution(NamedTuple):
     """How far decisions are from draws of a mixture, and of what share of them each player is the cause."""
 
     apart: float
@@ -24,41 +24,41 @@ class Explained(NamedTuple):
     drawn: float  # how far draws of the mixture itself would be, on average
 
 
-def explained(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Explained:
+def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Attribution:
     """Return by what ``actions`` (rows,) that were taken are explained best.
 
     ``scores`` are log-probabilities (rows, actions) of each of ``K`` players, ``groups`` numbers (rows,) of groups of
     decisions, of which each may be another player's.
     """
     rows = np.arange(len(actions))
-    parts = np.stack([_sharpened(each, by) for each in scores for by in _SHARPER])
+    parts = np.stack([_sharpen(each, by) for each in scores for by in _SHARPER])
     taken = parts[:, rows, actions]
-    chosen = [_by_group(taken, own) for own in groups]
+    chosen = [_likeliest_by_group(taken, own) for own in groups]
     # Each decision is of one part; with noise beside it two weights are left to find.
-    found = [_fitted(parts[best, rows][None], actions) for best in chosen]
+    found = [_fit_mixture(parts[best, rows][None], actions) for best in chosen]
     of = [np.bincount(best // len(_SHARPER), minlength=len(scores)) / len(actions) for best in chosen]
-    mixed, weights = _fitted(parts, actions)
+    mixed, weights = _fit_mixture(parts, actions)
     models = [(mixed, weights.reshape(len(scores), -1).sum(axis=1))]
     models += [(probs, share[0] * each) for (probs, share), each in zip(found, of, strict=True)]
     plain = [np.exp(each) for each in scores]
     return min(
-        (Explained(_apart(actions, probs, plain), shares, _drawn(probs)) for probs, shares in models),
+        (Attribution(_error(actions, probs, plain), shares, _mean_error(probs)) for probs, shares in models),
         key=lambda one: one.apart,
     )
 
 
-def _sharpened(scores: NDArray[Any], by: float) -> NDArray[np.float64]:
+def _sharpen(scores: NDArray[Any], by: float) -> NDArray[np.float64]:
     scaled = by * scores.astype(np.float64)
     return np.asarray(np.exp(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)))
 
 
-def _by_group(taken: NDArray[np.float64], own: NDArray[Any]) -> NDArray[np.intp]:
+def _likeliest_by_group(taken: NDArray[np.float64], own: NDArray[Any]) -> NDArray[np.intp]:
     """Return for each decision the part by which those of its group are likeliest."""
     sums = np.stack([np.bincount(own, np.log(0.9 * each + 0.01)) for each in taken])
     return np.asarray(sums.argmax(axis=0)[own])
 
 
-def _fitted(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _fit_mixture(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mixture of parts (M, rows, actions) and noise that explains actions best, and the parts' weights."""
     noise = np.full_like(parts[:1], 1 / parts.shape[2])
     every = np.concatenate([parts, noise])
@@ -69,8 +69,8 @@ def _fitted(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[
     return np.tensordot(weights, every, 1), weights[:-1]
 
 
-def _drawn(probs: NDArray[np.float64]) -> float:
-    """Return the mean of :func:`_apart` for draws of these probabilities themselves, in bins of their own."""
+def _mean_error(probs: NDArray[np.float64]) -> float:
+    """Return the mean of :func:`_error` for draws of these probabilities themselves, in bins of their own."""
     spread = [
         np.sqrt(2 / np.pi * np.clip(each[rows] * (1 - each[rows]), 0, 1).sum())
         for each in probs.T
@@ -79,7 +79,7 @@ def _drawn(probs: NDArray[np.float64]) -> float:
     return float(sum(spread) / (2 * max(len(probs), 1)))
 
 
-def _apart(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[NDArray[Any]]) -> float:
+def _error(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[NDArray[Any]]) -> float:
     """Return half the sum of differences between how often actions were taken and should be, by the worst player."""
     excess = np.eye(probs.shape[1])[actions] - probs
     errors = [

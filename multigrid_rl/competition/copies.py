@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from multigrid_rl.competition.agents import AGENT_FILE, is_agent
-from multigrid_rl.competition.attribution import explained
+from multigrid_rl.competition.attribution import attribute
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.folders import FolderPart, read_parts
 from multigrid_rl.files import data_root
@@ -61,22 +61,22 @@ class CopyError(PlayerError):
     """A hand-in is refused as a copy; the message is the instructor's."""
 
 
-class Seen(NamedTuple):
+class Views(NamedTuple):
     """What the ``S`` seats of a team, or of all, saw in ``N`` games, step after step."""
 
     tokens: NDArray[np.uint8]  # (T, N, S, D)
     living: NDArray[np.bool_]  # (T, N, S): what others see means nothing
 
-    def of(self, spec: GameSpec, team: str) -> "Seen":
+    def of(self, spec: GameSpec, team: str) -> "Views":
         """Return what the seats of a team saw, of all seats."""
         columns = _columns(spec, team)
-        return Seen(self.tokens[:, :, columns], self.living[:, :, columns])
+        return Views(self.tokens[:, :, columns], self.living[:, :, columns])
 
 
 class ProbeAnswers(NamedTuple):
     """What an agent's ``C`` seats saw, and its actions there."""
 
-    seen: Seen
+    seen: Views
     actions: NDArray[np.int8]  # (T, N, C)
 
 
@@ -120,7 +120,7 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAn
     # What it saw is what these actions lead to once more.
     match = match_of(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
-    return ProbeAnswers(_seen(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
+    return ProbeAnswers(_play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
 
 
 def agent_fingerprint(parts: Iterable[FolderPart]) -> Fingerprint:
@@ -141,7 +141,7 @@ def weights_of(parts: Iterable[FolderPart]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _asked(players: Mapping[str, Policy], seats: tuple[str, ...], seen: Seen) -> NDArray[np.float32]:
+def _score(players: Mapping[str, Policy], seats: tuple[str, ...], seen: Views) -> NDArray[np.float32]:
     """Return the log-probabilities (T, N, S, actions) of networks in games that others play, memory carried along."""
     steps, games, _ = seen.living.shape
     result = np.zeros((*seen.living.shape, len(ACTIONS)), np.float32)
@@ -163,14 +163,14 @@ def _choices(scores: NDArray[np.float32]) -> NDArray[np.int8]:
     return np.asarray(np.delete(scores, DONE, axis=-1).argmax(axis=-1), np.int8)
 
 
-def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+def _standardise(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return scores (rows, actions) but of ``done``, of length 1 in each row: products are correlations."""
     scores = np.delete(scores, DONE, axis=-1)
     centred = scores - scores.mean(axis=1, keepdims=True)  # a softmax does not see it
     return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-9), np.float32)
 
 
-def _learned(choices: NDArray[np.int8]) -> bool:
+def _has_learned(choices: NDArray[np.int8]) -> bool:
     """Return whether there are choices, and not nearly always the same one."""
     return bool(len(choices)) and np.bincount(choices).max() <= _UNTRAINED * len(choices)
 
@@ -195,7 +195,7 @@ class Originals:
         self._ladder = [name for name in teams if {*catalogue.entries[name].get("seats", ())} <= {*spec.seats}]
         self._seen = _shared_games(spec, [teams[name] for name in self._ladder])
         chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
-        self._rows = self._seen.living & _contested(chosen, self._seen.living)
+        self._rows = self._seen.living & _contested_rows(chosen, self._seen.living)
         self.players = {name: self.of_networks(its, read_parts(catalogue.folder(name))) for name, its in teams.items()}
         self._add_examples()
         self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
@@ -225,7 +225,7 @@ class Originals:
         scores = self._scores(teams)
         rows = [scores[:, :, seat][self._rows[:, :, seat]] for seat in range(len(self.spec.seats))]
         weights, choices = weights_of(parts), tuple(map(_choices, rows))
-        return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
+        return Fingerprint(weights, choices=choices, scores=tuple(map(_standardise, rows)), teams=teams)
 
     def similar(
         self, own: Fingerprint, others: Mapping[str, Fingerprint] = {},
@@ -260,7 +260,7 @@ class Originals:
         result = np.zeros((*self._seen.living.shape, len(ACTIONS)), np.float32)
         for team, players in teams.items():
             seen = self._seen.of(self.spec, team)
-            result[:, :, _columns(self.spec, team)] = _asked(players, self.spec.seats_of(team), seen)
+            result[:, :, _columns(self.spec, team)] = _score(players, self.spec.seats_of(team), seen)
         return result
 
     def _near(self, own: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
@@ -268,35 +268,35 @@ class Originals:
         found = []
         # Seat by seat: a player may be its author's own on one side, and another's on the other.
         for seat in range(len(own.scores)):
-            if not _learned(own.choices[seat]):
+            if not _has_learned(own.choices[seat]):
                 continue
             near = {
                 name: np.einsum("ra,ra->r", own.scores[seat], its.scores[seat]) > _NEAR
                 for name, its in pairs.items()
-                if len(its.scores) > seat and _learned(its.choices[seat])
+                if len(its.scores) > seat and _has_learned(its.choices[seat])
             }
-            found += _covering({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN)
-            found += _covering(near, 1, HAND_IN) or _covering(near, 2, TWO)
+            found += _cover({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN)
+            found += _cover(near, 1, HAND_IN) or _cover(near, 2, TWO)
         return found
 
     def _answered_like(
-        self, team: str, seen: Seen, actions: NDArray[np.int8], names: Iterable[str],
+        self, team: str, seen: Views, actions: NDArray[np.int8], names: Iterable[str],
         teams_of: Callable[[str], Teams | None],
     ) -> list[Similar]:  # fmt: skip
         """Compare networks with an agent's answers in its own games: those of this project together, others alone."""
         seats = self.spec.seats_of(team)
 
         def asked(names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-            return {name: _asked(its[team], seats, seen) for name in names if (its := teams_of(name)) is not None}
+            return {name: _score(its[team], seats, seen) for name in names if (its := teams_of(name)) is not None}
 
         known = asked(name for name in names if name in self.known)
-        rows = seen.living & _contested([_choices(known[name]) for name in self._ladder], seen.living)
+        rows = seen.living & _contested_rows([_choices(known[name]) for name in self._ladder], seen.living)
         if rows.sum() < _FEWEST:
             return []
         groups = [seen.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
         alone, found = (asked([name]) for name in names if name not in self.known), []
         for scores in filter(None, chain([known], alone)):
-            its = explained(actions[rows], [each[rows] for each in scores.values()], groups if scores is known else [])
+            its = attribute(actions[rows], [each[rows] for each in scores.values()], groups if scores is known else [])
             bound = APART if scores is known else min(APART, AS_DRAWN * its.drawn)
             if its.apart < bound and its.shares.sum() >= EXPLAINED:
                 told = zip(scores, its.shares.tolist(), strict=True)
@@ -304,7 +304,7 @@ class Originals:
         return found
 
 
-def _covering(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> list[Similar]:
+def _cover(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> list[Similar]:
     """Return the players, at most so many, who cover a share of decisions above a bound, each with what it adds."""
     left, found = dict(near), dict[str, float]()
     covered = np.zeros_like(next(iter(near.values()))) if near else np.zeros(0, np.bool_)
@@ -324,32 +324,32 @@ def same_content(own: Fingerprint, other: Fingerprint) -> bool:
     return bool(own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)))
 
 
-def _contested(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _contested_rows(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return where players that were trained apart do not choose the same (T, N, S): elsewhere all good ones do."""
     if len(chosen) < 2:
         return np.ones_like(living)
     return np.asarray(np.any(np.stack(chosen[1:]) != chosen[0], axis=0))
 
 
-def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Seen:
+def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Views:
     """Return what all seats see in games of each host against itself, or of scripted players: always the same."""
     scripted = {seat: BUILT_IN["key-runner" if seat.startswith("red") else "hunter"](spec) for seat in spec.seats}
     rows = []
     for number, teams in enumerate(hosts or [{"all": scripted}]):
         players = {seat: player for team in teams.values() for seat, player in team.items()}
         match = match_of(spec, players, _GAMES, seed=_SEED, first=number * _GAMES, auto_reset=False)
-        rows.append(_seen(match, [{}] * STEPS))
-    return Seen(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
+        rows.append(_play_views(match, [{}] * STEPS))
+    return Views(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
 
 
-def _seen(match: Match[Any], actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
+def _play_views(match: Match[Any], actions: Iterable[dict[str, NDArray[Any]]]) -> Views:
     """Return what all seats see while the ``actions`` of those without a player are played."""
     tokens, living = [], []
     for step in actions:
         tokens.append(match.env.world.outputs.tokens.copy())
         living.append(match.env.board.out == 0)
         match.step(step)
-    return Seen(np.stack(tokens), np.stack(living))
+    return Views(np.stack(tokens), np.stack(living))
 
 
 def _columns(spec: GameSpec, team: str) -> list[int]:

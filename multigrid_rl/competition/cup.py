@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.agents import AgentPlayer
-from multigrid_rl.competition.cup_folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
+from multigrid_rl.competition.cup_folder import Meeting, Pairing, begin, begin_mark, load_pairing, meetings, suspects
 from multigrid_rl.competition.entries import UNREADABLE, CupConfig, Entry
 from multigrid_rl.competition.hand_ins import reason_of
 from multigrid_rl.competition.process import BusyError
-from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
+from multigrid_rl.competition.sandbox import kill_descendants, uses_sandbox
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_whole
 from multigrid_rl.metrics import ahead
@@ -70,7 +70,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     begin(config, entries, folder)
     pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
     before = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
-    to_blame, conduct, pairings = blamed(pairs), Conduct(config), []
+    to_blame, conduct, pairings = suspects(pairs), Conduct(config), []
     for pairing in before.values():  # a late entry's pairings lie between those that were played
         conduct.add(pairing)
     for number, (path, meeting) in enumerate(pairs.items(), 1):
@@ -80,13 +80,13 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             pairing = before[path]
         else:
             if path in to_blame:
-                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
+                pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
             elif out := conduct.out(*players):
-                pairing = forfeited(red, blue, config, out, side).model_copy(update={"out": True})
+                pairing = forfeit(red, blue, config, out, side).model_copy(update={"out": True})
             else:
                 # By memory that is not its own an agent may kill the cup from within a sandbox, too.
-                with begun(path) if "external" in {entry.kind for entry in players} else nullcontext():
-                    pairing = _patiently(meeting, config)
+                with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
+                    pairing = _play_with_retries(meeting, config)
             conduct.add(pairing)
             write_whole(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
@@ -94,7 +94,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     return pairings
 
 
-def _patiently(meeting: Meeting, config: CupConfig) -> Pairing:
+def _play_with_retries(meeting: Meeting, config: CupConfig) -> Pairing:
     """Play a pairing, again where the machine was too busy for it. Raises ``BusyError``: it stays too busy."""
     for _ in range(BUSY_TRIES - 1):
         with suppress(BusyError):
@@ -105,36 +105,36 @@ def _patiently(meeting: Meeting, config: CupConfig) -> Pairing:
 def check_agents(entries: list[Entry]) -> None:
     """Check that agents among the entries can be run here. Raises ``PlayerError``: without a sandbox, nor trusted."""
     if any(entry.kind == "external" for entry in entries):
-        sandboxed()
+        uses_sandbox()
 
 
-def lacking(meeting: Meeting, config: CupConfig) -> dict[str, str]:
+def unplayable_sides(meeting: Meeting, config: CupConfig) -> dict[str, str]:
     """Return the entries that cannot play their side, with the reason: they forfeit."""
     return {entry.name: entry.lacks[side] for entry, side in meeting.teams(config) if side in entry.lacks}
 
 
-def _met(pairing: Pairing, entries: list[Entry]) -> Meeting:
+def _meeting_of(pairing: Pairing, entries: list[Entry]) -> Meeting:
     by_name = {entry.name: entry for entry in entries}
     return Meeting(by_name[pairing.red], by_name.get(pairing.blue), pairing.side)
 
 
-def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
+def is_repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
     """Return whether a pairing can be replayed: what an agent forfeits depends on its time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
     return pairing.reason is None or not agents & pairing.names
 
 
-def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
+def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
     """Return pairings forfeited by entries that were out of the cup, but not by what the other pairings say."""
     conduct = Conduct(config)
     for pairing in pairings:
         conduct.add(pairing)
     out = set(conduct.out(*entries))
     gone = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
-    return [p for p in gone if not lacking(_met(p, entries), config)]
+    return [p for p in gone if not unplayable_sides(_meeting_of(p, entries), config)]
 
 
-def play_again(
+def replay_pairings(
     entries: list[Entry], config: CupConfig, pairings: list[Pairing], most: int | None
 ) -> Iterator[tuple[Pairing, str]]:
     """Play ``most`` random ones of the ``pairings``, or all, again; yields each with what differs in words, or "".
@@ -143,16 +143,16 @@ def play_again(
     """
     number = len(pairings) if most is None else min(most, len(pairings))
     for before in random.SystemRandom().sample(pairings, number):
-        red, blue, side = _met(before, entries)
-        yield before, differs(before, play_pairing(red, blue, config, side, mixed=before.mixed))
+        red, blue, side = _meeting_of(before, entries)
+        yield before, describe_difference(before, play_pairing(red, blue, config, side, mixed=before.mixed))
 
 
-def differs(before: Pairing, now: Pairing) -> str:
+def describe_difference(before: Pairing, now: Pairing) -> str:
     """Return in words what differs where the same pairing was played again, or nothing."""
     rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
     if wrong := [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]:
         return f"{len(wrong)} of {len(before.outcomes)} games differ, game {wrong[0]} first"
-    games = [[_noted(game, []) for game in pairing.kept] for pairing in (before, now)]
+    games = [[_add_notes(game, []) for game in pairing.kept] for pairing in (before, now)]
     return "" if games[0] == games[1] else "the games kept for replay differ"
 
 
@@ -164,36 +164,37 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     ``RunError``: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
     """
     meeting = Meeting(red, blue, side)
-    if lacks := lacking(meeting, config):
-        return forfeited(red, blue, config, lacks, side).model_copy(update={"out": True})
+    if lacks := unplayable_sides(meeting, config):
+        return forfeit(red, blue, config, lacks, side).model_copy(update={"out": True})
     seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
-        players, failed = _seated(meeting, config, stack, starts, mixed=mixed)
+        players, failed = _seat_players(meeting, config, stack, starts, mixed=mixed)
         if failed:
-            return _timed(forfeited(red, blue, config, failed, side), seconds, starts)
+            return _add_times(forfeit(red, blue, config, failed, side), seconds, starts)
         try:
             played = play_games(config.spec, players, config.games, seed=config.seed)
         except RunError as error:
             if blue is not None or isinstance(error, BusyError):
                 raise
-            return forfeited(red, blue, config, {red.name: str(error)})
+            return forfeit(red, blue, config, {red.name: str(error)})
         for player in players.values():
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
-    pairing = _pairing(meeting, config, played).model_copy(update={"mixed": mixed and bool(seconds)})
+    pairing = _pairing(meeting, config, played)
     agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
-    return _timed(pairing.model_copy(update={"kept": [_noted(game, agents) for game in pairing.kept]}), seconds, starts)
+    games, mixed = [_add_notes(game, agents) for game in pairing.kept], mixed and bool(seconds)
+    return _add_times(pairing.model_copy(update={"mixed": mixed, "kept": games}), seconds, starts)
 
 
-def _noted(game: Any, agents: list[AgentPlayer]) -> Any:
+def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
     """Return a kept game with what agents said of themselves in it."""
     notes = {seat: agent.notes[game.game] for agent in agents if game.game in agent.notes for seat in agent.seats}
     return game.model_copy(update={"notes": notes})
 
 
-def _seated(
+def _seat_players(
     meeting: Meeting, config: CupConfig, stack: ExitStack, starts: dict[str, float], *, mixed: bool
 ) -> tuple[dict[str, Policy], dict[str, str]]:
     """Start the players of all sides, and add what that took agents to ``starts``; returns also who failed, and why."""
@@ -216,12 +217,12 @@ def _seated(
     return players, {}
 
 
-def _timed(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
+def _add_times(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
     both = {name: round(seconds.get(name, 0.0) + starts.get(name, 0.0), 3) for name in {**starts, **seconds}}
     return pairing.model_copy(update={"seconds": both, "starts": {name: round(s, 3) for name, s in starts.items()}})
 
 
-def forfeited(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
+def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
     """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     zeros = [0.0] * config.games
@@ -259,7 +260,7 @@ def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
         return_red=sums[own].round(6).tolist(),
         return_blue=np.mean(others, axis=0).round(6).tolist(),
         reason=None if played.fault is None else played.fault.reason,
-        kept=_kept(meeting, config, played),
+        kept=_games_for_replay(meeting, config, played),
     )
 
 
@@ -272,7 +273,7 @@ def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list
     return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own, np.stack(others)).sum(axis=0))]
 
 
-def _kept(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
+def _games_for_replay(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
     # One game for each outcome that occurred, the one of median length, where games can be played again.
     if not (played.start.size or played.moves):
         return []

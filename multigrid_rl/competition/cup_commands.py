@@ -22,7 +22,7 @@ from multigrid_rl.trust import trusting_agents
 
 if TYPE_CHECKING:
     from multigrid_rl.competition.grading import Examiner
-    from multigrid_rl.competition.hand_ins import HandedIn
+    from multigrid_rl.competition.hand_ins import Submission
 
 FOLDER = (
     "Folder with one folder for each entry, a bundle or an agent; or a run with a league. Behind it overrides may say "
@@ -76,7 +76,7 @@ def cup(
             cup_on_screen.verify(Path(folders[1]), None if every else AGAIN)
         return
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
-        folder, overrides = _only(folders)
+        folder, overrides = _split_arguments(folders)
         played, spec, overrides = cup_on_screen.game(folder, scenario, overrides)
         limits = sandbox.Limits(start_s, step_s, total_s, memory_mb)
         config = CupConfig(
@@ -86,7 +86,7 @@ def cup(
         cup_on_screen.play(folder, place, played, config, also or [], allow_copies=allow_copies)
 
 
-def _only(folders: list[str]) -> tuple[Path, list[str]]:
+def _split_arguments(folders: list[str]) -> tuple[Path, list[str]]:
     folder, *overrides = folders
     for override in overrides:
         key, _, value = override.partition("=")
@@ -229,7 +229,7 @@ def rubric_file(named: Path) -> Path:
     return file
 
 
-def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None:
+def _grade_one(found: Submission, examiner: Examiner, output: Path | None) -> None:
     if "seed" not in examiner.rubric.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
@@ -245,7 +245,7 @@ def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None
         raise typer.Exit(1)
 
 
-def _grade_class(hand_ins: list[HandedIn], examiner: Examiner, table: Path) -> None:
+def _grade_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
     from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
 
     screen, began, rules = console(120), time.perf_counter(), examiner.rubric

@@ -142,7 +142,7 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
                 write_parts(entry.files, whole)
 
 
-def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
+def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     """Return configuration and kept entries of the cup in ``folder``.
 
     Raises ``PlayerError``: no cup, or copies of entries that have changed; ``ConfigError``: unknown scenario.
@@ -153,10 +153,10 @@ def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     scenario = scenario_of(before.scenario, before.overrides)
     config = replace(before, spec=game_of(scenario, before.overrides or [f"scenario={before.scenario}"]))
     _check_settings(before, config, folder)
-    return config, [_kept_entry(entry, folder, config) for entry in before.entries]
+    return config, [_stored_entry(entry, folder, config) for entry in before.entries]
 
 
-def _kept_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
+def _stored_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
     if entry.kind not in ("frozen", "external"):
         return entry
     home = folder / COPIES / entry.filed
@@ -228,7 +228,7 @@ def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
 
 
 @contextmanager
-def begun(path: Path) -> Iterator[None]:
+def begin_mark(path: Path) -> Iterator[None]:
     """Mark a pairing as begun for the block: a mark that remains names the pairing in which the cup was killed."""
     mark = path.with_suffix(".began")
     write_whole(mark, _this_boot())
@@ -238,7 +238,7 @@ def begun(path: Path) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def blamed(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
+def suspects(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
     """Return, for each pairing in which the cup was killed since this machine was started, the agents to blame.
 
     Of two agents it is the one in whose pairings it was killed more often; both, if that is a tie.
@@ -277,14 +277,14 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
     rows: dict[str, tuple[list[dict[str, Any]], Any]] = {
         "standings.csv": ([row.model_dump() for row in found.standings], Standing.model_fields),
         "pairs.csv": ([row.model_dump() for row in found.pairs], None),
-        "sides.csv": (_of_sides([row.model_dump() for row in found.sides], found), None),
+        "sides.csv": (_rename_sides([row.model_dump() for row in found.sides], found), None),
     }
     if not found.rated:  # with a column for the mean of each side, empty for those that an entry has not played
         sides = dict.fromkeys(side for row in found.returns for side in row.sides)
         means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in found.returns]
         earned = [row.model_dump(exclude={"sides"}) for row in found.returns]
         rows = {"standings.csv": ([row | more for row, more in zip(earned, means, strict=True)], None)}
-    rows["games.csv"] = _of_sides(list(_games(counted, found)), found), None
+    rows["games.csv"] = _rename_sides(list(_game_rows(counted, found)), found), None
     files = {RESULTS_FILE: found.model_dump_json(indent=1)}
     files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
@@ -292,7 +292,7 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
     return [folder / name for name in files]
 
 
-def _of_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:
+def _rename_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:
     """Return rows with the names of the game's sides in their keys, and none for sides that it does not have."""
     names: dict[str, str] = dict(zip(("red", "blue"), found.teams, strict=False))
     lacking = {"blue", "winner"} if len(names) == 1 else set()
@@ -305,7 +305,7 @@ def _of_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, A
     return [renamed(row) for row in rows]
 
 
-def forged(folder: Path, true: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
+def forged_files(folder: Path, true: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
     """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
     lines = []
     for path in true:
@@ -320,7 +320,7 @@ def forged(folder: Path, true: list[Path], entries: list[Entry], config: CupConf
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]
 
 
-def _games(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str, Any]]:
+def _game_rows(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str, Any]]:
     first, other = (*found.teams, "")[:2]
     words = {"R": first, "B": other, "D": "nobody", "r": other, "b": first, "-": "not played"}
     for pairing in pairings:

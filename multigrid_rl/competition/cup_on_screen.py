@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals
-from multigrid_rl.competition.cup import check_agents, play_again, play_cup, repeatable, unfounded
+from multigrid_rl.competition.cup import check_agents, is_repeatable, play_cup, replay_pairings, unfounded_forfeits
 from multigrid_rl.competition.cup_folder import (
     Pairing,
-    forged,
-    kept_cup,
+    existing_cup,
+    forged_files,
     load_pairing,
     meetings,
     read_manifest,
@@ -28,7 +28,7 @@ from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find
 from multigrid_rl.competition.folders import ScratchError, exclusive_lock
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
@@ -86,7 +86,7 @@ def verify(folder: Path, most: int | None) -> None:
 
     Raises ``PlayerError``, ``ConfigError``: no cup, an unfinished or a damaged one.
     """
-    config, entries = kept_cup(folder)
+    config, entries = existing_cup(folder)
     check_agents(entries)
     kept = read_results(folder / RESULTS_FILE)
     if kept.format < FORMAT:
@@ -94,30 +94,30 @@ def verify(folder: Path, most: int | None) -> None:
         raise ConfigError(expected(folder / RESULTS_FILE, wanted, f"format {kept.format}"))
     made_with = kept.versions
     pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
-    found = results(entries, pairings, config, made_with)
+    found = tabulate(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
-        screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
+        screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
         try:
-            wrong_files = forged(folder, _write_files(found, pairings, Path(fresh)), entries, config)
+            wrong_files = forged_files(folder, _write_files(found, pairings, Path(fresh)), entries, config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)
     agents = {entry.name for entry in entries if entry.kind == "external"}
-    again = [pairing for pairing in pairings if repeatable(pairing, entries)]
-    for pairing in unfounded(pairings, entries, config):
+    again = [pairing for pairing in pairings if is_repeatable(pairing, entries)]
+    for pairing in unfounded_forfeits(pairings, entries, config):
         different += 1
-        screen.print(f"{_pair(pairing, config)}: {pairing.reason}, which the other pairings do not show")
+        screen.print(f"{_pair_title(pairing, config)}: {pairing.reason}, which the other pairings do not show")
     for pairing in pairings:
-        if not pairing.out and not repeatable(pairing, entries):
-            screen.print(f"{_pair(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
+        if not pairing.out and not is_repeatable(pairing, entries):
+            screen.print(f"{_pair_title(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
     with ended_by_signals():
-        for before, wrong in play_again(entries, config, again, most):
+        for before, wrong in replay_pairings(entries, config, again, most):
             replayed, different = replayed + 1, different + bool(wrong)
             drawn = "; an agent may draw in its own way" if wrong and agents & before.names else ""
-            screen.print(f"{_pair(before, config)}: {wrong or 'the same'}{drawn}")
+            screen.print(f"{_pair_title(before, config)}: {wrong or 'the same'}{drawn}")
     last = {
         "pairings": replayed,
         "games": replayed * config.games,
@@ -137,11 +137,11 @@ def _write_files(found: CupResults, pairings: list[Pairing], folder: Path) -> li
     return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
 
 
-def _listed(made_with: dict[str, str]) -> str:
+def _join(made_with: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_with.items())
 
 
-def _pair(pairing: Pairing, config: CupConfig) -> str:
+def _pair_title(pairing: Pairing, config: CupConfig) -> str:
     if not pairing.blue:
         return pairing.red
     other = "others" if pairing.side else config.sides[1]
@@ -165,12 +165,12 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     def show(number: int, of: int, pairing: Pairing, now: bool) -> None:
         # One line for all that an entry forfeits when it is out.
         if not pairing.out or pairing.at_fault not in out:
-            screen.print(_pairing_line(f"[{number}/{of}] {_pair(pairing, config)}", pairing, config, now=now))
+            screen.print(_pairing_line(f"[{number}/{of}] {_pair_title(pairing, config)}", pairing, config, now=now))
         if pairing.out:
             out.add(pairing.at_fault)
 
     played = play_cup(entries, config, folder, show)
-    outcome = results(entries, played, config, versions())
+    outcome = tabulate(entries, played, config, versions())
     files = _write_files(outcome, played, folder)
     _show_results(outcome, screen)
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
@@ -189,7 +189,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
 def _show_results(outcome: CupResults, screen: Console) -> None:
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
-    screen.print(_standings(outcome) if outcome.rated else _earned(outcome))
+    screen.print(_standings_table(outcome) if outcome.rated else _returns_table(outcome))
     for entry in outcome.entries:
         if entry.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")
@@ -207,7 +207,7 @@ def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) 
     return f"{pair}: {counts if now else 'played before'}{forfeits}"
 
 
-def _standings(results: CupResults) -> Table:
+def _standings_table(results: CupResults) -> Table:
     grid = Table("rank", "entry", box=None, pad_edge=False)
     for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
         grid.add_column(title, justify="right")
@@ -218,7 +218,7 @@ def _standings(results: CupResults) -> Table:
     return grid
 
 
-def _earned(results: CupResults) -> Table:
+def _returns_table(results: CupResults) -> Table:
     grid = Table("rank", "entry", box=None, pad_edge=False)
     sides = list(dict.fromkeys(side for row in results.returns for side in row.sides))
     for title in ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length"):

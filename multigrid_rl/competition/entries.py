@@ -41,7 +41,7 @@ UNREADABLE = (ValueError, OSError, RecursionError)
 
 T = TypeVar("T")
 #: What a cup's manifest does not hold.
-Unkept = Annotated[T, Field(exclude=True)]
+Unsaved = Annotated[T, Field(exclude=True)]
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Entry:
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
     #: It is a player of the catalogue itself.
-    known: Unkept[bool] = field(default=False, compare=False)
+    known: Unsaved[bool] = field(default=False, compare=False)
     #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
-    files: Unkept[tuple[FolderPart, ...]] = field(default=(), compare=False, repr=False)
-    agent: Unkept[Agent | None] = field(default=None, compare=False, repr=False)
+    files: Unsaved[tuple[FolderPart, ...]] = field(default=(), compare=False, repr=False)
+    agent: Unsaved[Agent | None] = field(default=None, compare=False, repr=False)
     #: Frozen players by team, of each as ``load_team`` returns them.
-    players: Unkept[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    players: Unsaved[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
     #: Teams that it cannot play, with the reason.
-    lacks: Unkept[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
+    lacks: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def filed(self) -> str:
@@ -154,10 +154,10 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     scenarios = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
     with closing(Scratch()) as scratch:  # entries are kept in memory
         ours = [path for path in handed_in if scenarios[path] == config.scenario]
-        entries = [_handed_in(path, scratch.path, config) for path in ours]
+        entries = [_read_hand_in(path, scratch.path, config) for path in ours]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
-    entries += [by_name(name, catalogue, config) for name in names]
+    entries += [named_entry(name, catalogue, config) for name in names]
     repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
         raise PlayerError(expected(f"entry {repeated[0]}", "one entry of this name", "two"))
@@ -166,7 +166,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _handed_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
+def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
     """Return the entry in a folder, or in a zip file or the folders of a platform around it."""
     zipped = path.suffix.lower() == ZIP
     if path.is_symlink() or not (zipped or path.is_dir()):
@@ -191,7 +191,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
     prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: watched_in(entry, config) for entry in agents if originals.watches and not agents_trusted()}
+    watched = {entry.name: probe_entry(entry, config) for entry in agents if originals.watches and not agents_trusted()}
     checked = []
     for entry in entries:
         if entry.name not in prints or entry.known:
@@ -207,7 +207,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def watched_in(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
+def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
     config = replace(config, limits=config.limits.watched)
     found: dict[str, ProbeAnswers | None] = {}
@@ -218,7 +218,7 @@ def watched_in(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None
     return found
 
 
-def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     """Return a player by name or folder, or a run's, as an entry. Raises ``PlayerError``: none plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])

@@ -20,7 +20,7 @@ MAX_FOLDER_BYTES = 50_000_000
 MAX_FOLDER_FILES = 5_000
 MAX_FOLDER_DEPTH = 50
 #: What desktops add to folders and archives.
-OF_DESKTOPS = ("__MACOSX", ".DS_Store")
+DESKTOP_FILES = ("__MACOSX", ".DS_Store")
 _PREFIX = "multigrid-rl-scratch-"
 #: A scratch folder that is younger may belong to a process that has not locked it yet.
 _YOUNG_S = 60.0

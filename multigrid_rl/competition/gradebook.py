@@ -13,7 +13,7 @@ from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
-from multigrid_rl.competition.hand_ins import ZIP, HandedIn, filed_name
+from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import csv_text, json_text, safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError
@@ -63,7 +63,7 @@ def check_table(table: Path, folder: Path) -> None:
 
 
 def grade_class(
-    table: Path, hand_ins: list[HandedIn], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
+    table: Path, hand_ins: list[Submission], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
 ) -> list[dict[str, Any]]:
     """Grade a class and write its table; unchanged hand-ins that were graded before are not played again.
 
@@ -73,17 +73,17 @@ def grade_class(
     """
     home, results = table.with_suffix(""), []
     with exclusive_lock(home):
-        examiner = replace(examiner, rubric=_with_key(home, examiner.rubric))
+        examiner = replace(examiner, rubric=_seeded_rubric(home, examiner.rubric))
         for hand_in in hand_ins:
-            kept = _kept(home, hand_in)
-            results.append(_graded(home, hand_in, examiner) if kept is None else kept)
+            kept = _earlier_result(home, hand_in)
+            results.append(_grade_hand_in(home, hand_in, examiner) if kept is None else kept)
             show(printable(hand_in.name), results[-1], kept is None)
         copies = _copies(hand_ins, results, examiner.originals)
         write_whole(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
     return results
 
 
-def _with_key(home: Path, rubric: Rubric) -> Rubric:
+def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
     """Return the rubric with the seed that the class began with."""
     path = home / KEY_FILE
     try:
@@ -103,7 +103,7 @@ def _with_key(home: Path, rubric: Rubric) -> Rubric:
     return rubric
 
 
-def _kept(home: Path, hand_in: HandedIn) -> dict[str, Any] | None:
+def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
     """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
     try:
         result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
@@ -113,7 +113,7 @@ def _kept(home: Path, hand_in: HandedIn) -> dict[str, Any] | None:
     return result if same else None
 
 
-def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]:
+def _grade_hand_in(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any]:
     files = None
     with suppress(PlayerError):
         files = folder_sha256(hand_in.folder)  # before it is read: what changes meanwhile is graded again next time
@@ -126,11 +126,11 @@ def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]
     return result
 
 
-def _file(home: Path, hand_in: HandedIn, kind: str, suffix: str) -> Path:
+def _file(home: Path, hand_in: Submission, kind: str, suffix: str) -> Path:
     return home / kind / f"{filed_name(hand_in.name)}{suffix}"
 
 
-def _copies(hand_ins: list[HandedIn], results: list[dict[str, Any]], originals: Originals) -> list[str]:
+def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals: Originals) -> list[str]:
     """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
     fingerprints: dict[str, Fingerprint] = {}
     for hand_in in hand_ins:
@@ -179,7 +179,7 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
     return check["check"], f"{check['value']:.3f}", between, f"{check['points']:g} of {check['of']:g}{close}"
 
 
-def _csv(hand_ins: list[HandedIn], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
+def _csv(hand_ins: list[Submission], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
     checks, rows = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks], []
     for hand_in, result, copy in zip(hand_ins, results, copies, strict=True):
         points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)

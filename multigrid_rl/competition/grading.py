@@ -16,9 +16,9 @@ from multigrid_rl.competition.agents import AgentPlayer, is_agent
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Originals, ProbeAnswers, watch
 from multigrid_rl.competition.folders import folder_sha256
-from multigrid_rl.competition.hand_ins import HandedIn, reason_of
+from multigrid_rl.competition.hand_ins import Submission, reason_of
 from multigrid_rl.competition.likeness import originals_of
-from multigrid_rl.competition.measures import ENTROPY, Metered, known_metrics, measured
+from multigrid_rl.competition.measures import ENTROPY, EntropyMeter, known_metrics, measure
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
@@ -274,7 +274,7 @@ class Examiner:
             "exams": exams,
         }
 
-    def result(self, found: HandedIn) -> dict[str, Any]:
+    def result(self, found: Submission) -> dict[str, Any]:
         """Return the result of a hand-in, without points and with the reason where it cannot be played."""
         try:
             if found.problem is not None:
@@ -322,18 +322,18 @@ class Examiner:
         spec, rubric = self.spec, self.rubric
         teams = rubric.teams_of(exam, self.sides)
         tables: list[tuple[str, EpisodeTable]] = []
-        meters: list[Metered] = []
+        meters: list[EntropyMeter] = []
         asked = any(check.metric == ENTROPY for check in exam.checks)
         episodes = min(self.episodes(exam), PROGRAM_EPISODES) if program else self.episodes(exam)
         for team in teams:
             with strangers():
                 own = load_team(bundle, spec, team, greedy=rubric.mode == "argmax", limits=self.limits)
-            own |= {seat: Metered(its, asked=asked) for seat, its in own.items() if isinstance(its, FrozenPlayer)}
+            own |= {seat: EntropyMeter(its, asked=asked) for seat, its in own.items() if isinstance(its, FrozenPlayer)}
             others = rivals(exam.opponent, team, spec, self.folder)
             # Each exam has its own games; the two sides of one exam share them.
             table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).whole()
             tables.append((team, table))
-            meters += [player for player in own.values() if isinstance(player, Metered)]
+            meters += [player for player in own.values() if isinstance(player, EntropyMeter)]
         unmeasured = ENTROPY if program else None
         return {
             "name": exam.name,
@@ -342,7 +342,7 @@ class Examiner:
             "sides": exam.sides,
             "episodes": sum(table.episodes for _, table in tables),
             "checks": [
-                check.judged([] if check.metric == unmeasured else measured(check.metric, spec, tables, meters))
+                check.judged([] if check.metric == unmeasured else measure(check.metric, spec, tables, meters))
                 for check in exam.checks
             ],
         }

@@ -16,9 +16,9 @@ from typing import IO, NamedTuple, cast
 
 from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.folders import (
+    DESKTOP_FILES,
     MAX_FOLDER_BYTES,
     MAX_FOLDER_FILES,
-    OF_DESKTOPS,
     FolderPart,
     ScratchError,
     inner_path,
@@ -30,14 +30,14 @@ from multigrid_rl.text import expected, printable, shown
 
 ZIP = ".zip"
 #: Folders and zip files around a hand-in that are opened: a platform's folder, a zip file, and the folder in it.
-_AROUND = 3
+_MAX_NESTING = 3
 #: Bytes that all zip files of one hand-in may unpack to, one in another and beside one another.
 _MAX_UNPACKED = 2 * MAX_FOLDER_BYTES
 #: Bytes of a zip file's list of its files; it is read as a whole, and takes ten times as many in memory.
 _MAX_LIST = 400 * MAX_FOLDER_FILES
 
 
-class HandedIn(NamedTuple):
+class Submission(NamedTuple):
     """What one student has handed in."""
 
     name: str  # of the folder or file that was handed in
@@ -45,7 +45,7 @@ class HandedIn(NamedTuple):
     problem: str | None = None  # why there is none
 
 
-def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
+def hand_ins(folder: Path, scratch: Path) -> list[Submission]:
     """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
 
     ``scratch``: where zip files are unpacked.
@@ -55,7 +55,7 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
         ScratchError: there is no room for what is unpacked.
     """
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
     if not paths:
@@ -63,13 +63,13 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
     return [hand_in(path, scratch / folder.resolve().name) for path in paths]
 
 
-def hand_in(path: Path, scratch: Path) -> HandedIn:
+def hand_in(path: Path, scratch: Path) -> Submission:
     """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
     room = Counter(bytes=_MAX_UNPACKED, files=2 * MAX_FOLDER_FILES)
     try:
-        return HandedIn(path.name, _found(path, scratch, _AROUND, room))
+        return Submission(path.name, _find_folder(path, scratch, _MAX_NESTING, room))
     except PlayerError as error:
-        return HandedIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
+        return Submission(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
 
 
 def entry_name(name: str) -> str:
@@ -102,7 +102,7 @@ def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
     return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"
 
 
-def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
+def _find_folder(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
     """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it.
 
     ``room``: bytes and files that may still be unpacked.
@@ -110,14 +110,14 @@ def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
     if not path.is_dir():
         if path.suffix.lower() != ZIP:
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
-        path = _unpacked(path, free_path(scratch, path.stem), room)
+        path = _unpack(path, free_path(scratch, path.stem), room)
     try:
         folder_kind(path)
     except PlayerError:
         found = []
-        for inner in _within(path) if around else ():
+        for inner in _inner_paths(path) if around else ():
             with suppress(PlayerError):
-                found.append(_found(inner, scratch, around - 1, room))
+                found.append(_find_folder(inner, scratch, around - 1, room))
             if room["bytes"] <= 0 or room["files"] < 0:
                 most = f"{_MAX_UNPACKED} bytes" if room["bytes"] <= 0 else f"{2 * MAX_FOLDER_FILES} files"
                 raise PlayerError(expected(path, f"at most {most} when unpacked", "more")) from None
@@ -130,16 +130,16 @@ def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
     return path
 
 
-def _within(folder: Path) -> list[Path]:
+def _inner_paths(folder: Path) -> list[Path]:
     """Return folders and zip files in a folder; no links, which lead to what was not handed in."""
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError:
         return []
     return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
 
 
-def _unpacked(path: Path, target: Path, room: Counter[str]) -> Path:
+def _unpack(path: Path, target: Path, room: Counter[str]) -> Path:
     """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
 
     Raises:
@@ -181,7 +181,7 @@ class _Bounded:
 
 
 def _parts(path: Path, left: Counter[str]) -> Iterator[FolderPart]:
-    """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
+    """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpack`."""
     with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
         bounded.most = None
         folders: set[PurePosixPath] = set()
@@ -189,7 +189,7 @@ def _parts(path: Path, left: Counter[str]) -> Iterator[FolderPart]:
         for member in archive.infolist():
             name = inner_path(path, member.filename)
             _check_member(path, member)
-            if not name.parts or {*name.parts} & {*OF_DESKTOPS}:
+            if not name.parts or {*name.parts} & {*DESKTOP_FILES}:
                 continue
             above = [parent for parent in reversed(name.parents) if parent.parts]
             new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]

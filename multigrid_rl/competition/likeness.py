@@ -93,7 +93,7 @@ class Likeness(Originals):
         rows = np.asarray(taken, np.float64).reshape(len(seen), -1)
         if rows.shape[1] == 1 and not isinstance(space, spaces.Box):
             legal = seen[:, -self._agents[seat].legal :] > 0 if self._agents[seat].legal else np.ones(outputs.shape)
-            if (_by_order(outputs, legal > 0) == rows[:, 0]).mean() >= _UNTRAINED:
+            if (_choices_by_preference(outputs, legal > 0) == rows[:, 0]).mean() >= _UNTRAINED:
                 return rows[:0]
         rows /= space.high - space.low if isinstance(space, spaces.Box) else space.nvec - 1
         return rows if rows.std(axis=0).max() >= _MOVES else rows[:0]
@@ -114,7 +114,7 @@ def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] 
     return comparing(spec, Catalogue(data_root() / "checkpoints"), earlier)
 
 
-def _by_order(outputs: NDArray[Any], legal: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _choices_by_preference(outputs: NDArray[Any], legal: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return the choices (rows,) of a player that always has the same preferences: the mean ones of ``outputs``."""
     scores = np.where(legal, outputs, -np.inf)
     scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)

@@ -27,8 +27,8 @@ def known_metrics() -> list[str]:
     return [ENTROPY, *(re.sub("<[a-z]+>", "*", name) for name in names)]
 
 
-def measured(
-    metric: str, spec: Seats, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
+def measure(
+    metric: str, spec: Seats, tables: list[tuple[str, EpisodeTable]], meters: "list[EntropyMeter]"
 ) -> list[Interval]:
     """Measure one of :func:`known_metrics` over the games of all sides, for each seat (team) that ``*`` stands for."""
     if metric == ENTROPY:
@@ -41,7 +41,7 @@ def measured(
     return [Interval(each.value, -math.inf, math.inf) if math.isnan(each.low) else each for each in found]
 
 
-class Metered:
+class EntropyMeter:
     """A frozen player whose entropy is added up while it plays: in nats, of its own distribution, per decision.
 
     A team's joint action counts as one decision: the sum over its living seats, as in training (``entropy/<module>``).

@@ -25,7 +25,7 @@ _CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolis
 _MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
 
-class Asked(NamedTuple):
+class StepRequest(NamedTuple):
     """What a program that plays ``C`` seats is asked in one step."""
 
     step: int  # answers before this one
@@ -35,12 +35,12 @@ class Asked(NamedTuple):
     rewards: NDArray[np.float64]  # (n, C) since each seat was last asked
 
 
-def encoded(message: dict[str, Any]) -> bytes:
+def encode(message: dict[str, Any]) -> bytes:
     """Encode a message as one line of JSON."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def parsed(line: bytes) -> dict[str, Any]:
+def parse(line: bytes) -> dict[str, Any]:
     """Decode an answer. Raises :class:`ProcessError`."""
     try:
         answer = json.loads(line.decode())
@@ -53,7 +53,7 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 def check_ready(line: bytes) -> None:
     """Raise :class:`ProcessError` unless the agent says that it is ready."""
-    if parsed(line).get("type") != "ready":
+    if parse(line).get("type") != "ready":
         raise unexpected("answer", '{"type":"ready"}', shown(line))
 
 
@@ -88,7 +88,7 @@ class DoorsProtocol:
             "seed": seed,
         }
 
-    def act(self, asked: Asked) -> bytes:
+    def act(self, asked: StepRequest) -> bytes:
         """Encode what its seats see."""
         # Put together from ready-made text: five times as fast as encoding every number of every cell.
         names, games = [json.dumps(seat) for seat in self.seats], []
@@ -108,9 +108,9 @@ class DoorsProtocol:
         """Return the message about games (n,) that are over, and ``rewards`` (n, C) since each seat was last asked."""
         return {"type": "end", "games": games}
 
-    def read(self, line: bytes, asked: Asked) -> NDArray[Any]:
+    def read(self, line: bytes, asked: StepRequest) -> NDArray[Any]:
         """Return the actions (n, W) of an answer. Raises :class:`ProcessError`."""
-        answer = parsed(line)
+        answer = parse(line)
         actions, self.debug = answer.get("actions"), answer.get("debug")
         if not isinstance(actions, list):
             raise unexpected("answer", '{"actions":[...]}', shown(line))
@@ -124,7 +124,7 @@ class DoorsProtocol:
                     raise unexpected(f"game {asked.games[k]}: {seat}", wanted, shown(json.dumps(action)))
         return chosen
 
-    def _by_seat(self, entry: Any, asked: Asked, k: int) -> dict[str, Any]:
+    def _by_seat(self, entry: Any, asked: StepRequest, k: int) -> dict[str, Any]:
         """Return one game's actions by seat. Raises :class:`ProcessError`: not those whose turn it is."""
         alone = len(self.seats) == 1 and not isinstance(entry, dict)
         by_seat = {self.seats[0]: entry} if alone else entry
@@ -175,7 +175,7 @@ class SeatsProtocol(DoorsProtocol):
         game = place_of(self.spec).title(self.spec)
         return {"type": "hello", "protocol": 2, "game": game, "seats": seats, "games": games, "seed": seed}
 
-    def act(self, asked: Asked) -> bytes:
+    def act(self, asked: StepRequest) -> bytes:
         """Encode what those of its seats see whose turn it is, what is legal, and their rewards since the last time."""
         parts = np.split(asked.seen, np.cumsum(self._sizes)[:-1], axis=1)
         columns = [self._shown(agent.legal, part) for agent, part in zip(self._agents, parts, strict=True)]
@@ -183,13 +183,13 @@ class SeatsProtocol(DoorsProtocol):
         for k, (game, paid) in enumerate(zip(asked.games.tolist(), asked.rewards.tolist(), strict=True)):
             due = np.flatnonzero(asked.turn[k]).tolist()
             games.append({"game": game, "seats": {self.seats[c]: {**columns[c][k], "reward": paid[c]} for c in due}})
-        return encoded({"type": "act", "step": asked.step, "games": games})
+        return encode({"type": "act", "step": asked.step, "games": games})
 
     def _shown(self, legal: int, seen: NDArray[np.float32]) -> list[dict[str, Any]]:
         """Return what one seat sees in each game (n, D)."""
         numbers, flags = seen[:, : seen.shape[1] - legal], seen[:, seen.shape[1] - legal :]
         long = numbers.shape[1] > MOST_NUMBERS
-        rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers] if long else _plain(numbers)
+        rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers] if long else _to_json(numbers)
         may = [{"legal": np.flatnonzero(row).tolist()} if legal else {} for row in flags]
         return [{"observation": row, **its} for row, its in zip(rows, may, strict=True)]
 
@@ -202,7 +202,7 @@ class SeatsProtocol(DoorsProtocol):
         agent, own = self._agents[c], chosen[c * self._width : (c + 1) * self._width]
         space, end = agent.action_space, sum(self._sizes[: c + 1])
         if isinstance(space, spaces.Box):
-            wanted = f"{self._width} numbers from {_plain(space.low)} to {_plain(space.high)}"
+            wanted = f"{self._width} numbers from {_to_json(space.low)} to {_to_json(space.high)}"
             parts = action if isinstance(action, list) else [action]
             # A bool is an int to Python, and no number may become infinite as float32.
             good = all(type(part) in (int, float) and -_MOST <= part <= _MOST for part in parts)
@@ -215,19 +215,19 @@ class SeatsProtocol(DoorsProtocol):
         elif self._width == 1:
             wanted, good = f"an integer 0 to {most[0]}", type(action) is int and 0 <= action <= most[0]
         else:
-            wanted, good = f"{self._width} integers from 0 to {most.tolist()}", _within(action, most.tolist())
+            wanted, good = f"{self._width} integers from 0 to {most.tolist()}", _are_in_range(action, most.tolist())
         own[:] = action if good else 0
         return None if good else wanted
 
 
-def _within(parts: Any, most: list[int]) -> bool:
+def _are_in_range(parts: Any, most: list[int]) -> bool:
     """Return whether ``parts`` are as many integers from 0 to ``most``."""
     if not isinstance(parts, list) or len(parts) != len(most):
         return False
     return all(type(part) is int and 0 <= part <= its for part, its in zip(parts, most, strict=True))
 
 
-def _plain(numbers: NDArray[np.float32]) -> list[Any]:
+def _to_json(numbers: NDArray[np.float32]) -> list[Any]:
     """Return numbers as JSON shows them best: whole ones without a point."""
     whole = np.abs(numbers) < 2**24
     rows: list[Any] = (numbers.astype(np.int64) if (whole & (numbers == np.rint(numbers))).all() else numbers).tolist()

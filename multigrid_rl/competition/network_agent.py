@@ -54,7 +54,7 @@ class Player:
         return outputs
 
 
-def drawn(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def draw(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return one choice for each row (n, choices)."""
     return torch.multinomial(torch.softmax(logits.double(), dim=1), 1, generator=generator)
 
@@ -77,7 +77,7 @@ class DoorsPlayer(Player):
         """Return the actions of each game, by seat."""
         tokens = np.concatenate([self._tokens([game["seats"][seat] for game in games]) for seat in self.seats], axis=1)
         outputs = self.outputs(torch.from_numpy(tokens), [game["game"] for game in games])
-        chosen = drawn(outputs.reshape(-1, self.actions), generator).reshape(len(games), len(self.seats))
+        chosen = draw(outputs.reshape(-1, self.actions), generator).reshape(len(games), len(self.seats))
         return [dict(zip(self.seats, row, strict=True)) for row in chosen.tolist()]
 
     def _tokens(self, views: list[dict[str, Any]]) -> NDArray[np.uint8]:
@@ -129,7 +129,7 @@ class NumbersPlayer(Player):
             inside = raw if self.row["bound"] == "clip" else low + (share + 1) / 2 * (high - low)
             bounded = np.clip(inside, np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf))
             return list(bounded.tolist())
-        parts = [drawn(part, generator) for part in torch.split(outputs, self.parts, dim=1)]
+        parts = [draw(part, generator) for part in torch.split(outputs, self.parts, dim=1)]
         chosen: list[Any] = torch.cat(parts, dim=1).tolist()
         return chosen if len(self.parts) > 1 else [row[0] for row in chosen]
 

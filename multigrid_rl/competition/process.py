@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from multigrid_rl.competition.folders import FolderPart, Scratch
-from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
+from multigrid_rl.competition.sandbox import Limits, family_of, launch_command, parents_of_all, uses_sandbox
 from multigrid_rl.text import shown
 from multigrid_rl.types import RunError
 
@@ -77,12 +77,12 @@ class AgentProcess:
 
     def __init__(self, command: Sequence[str], parts: Iterable[FolderPart], limits: Limits, seed: int) -> None:
         scratch = Scratch()  # first: without room for it the sandbox cannot be tried either
-        in_sandbox = sandboxed()
+        in_sandbox = uses_sandbox()
         with ExitStack() as stack:
             stack.callback(scratch.close)
             folder, home = scratch.filled("agent", parts), scratch.filled("home")
             self._process = subprocess.Popen(
-                launched(command, folder, limits, in_sandbox=in_sandbox),
+                launch_command(command, folder, limits, in_sandbox=in_sandbox),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -280,7 +280,7 @@ class Usage:
 
     def computed(self) -> float:
         """Return the seconds that its processes have computed. What ends and nobody waits for is lost."""
-        total = sum(map(_computed, self._pids))
+        total = sum(map(_computed_seconds, self._pids))
         self.computed_s += max(total - self._total, 0.0)
         self._total = total
         return self.computed_s
@@ -293,12 +293,12 @@ class Usage:
         pids = self._pids = self._processes()
         if len(pids) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
-        if sum(len(_listed(pid, "task")) for pid in pids) > MAX_THREADS:
+        if sum(len(_list_of_process(pid, "task")) for pid in pids) > MAX_THREADS:
             return f"more than {MAX_THREADS} threads"
-        waiting = _FILE_BYTES * max(sum(len(_listed(pid, "fd")) for pid in pids) - _FREE_FILES, 0)
+        waiting = _FILE_BYTES * max(sum(len(_list_of_process(pid, "fd")) for pid in pids) - _FREE_FILES, 0)
         if sum(map(_memory, pids)) + waiting > self.limits.memory_mb * 2**20:
             return f"more than {self.limits.memory_mb} MB of memory in all processes"
-        size, files = _within(pids, self.limits.disk_mb * 2**20)
+        size, files = _disk_usage(pids, self.limits.disk_mb * 2**20)
         if size > self.limits.disk_mb * 2**20:
             return f"more than {self.limits.disk_mb} MB of files"
         return f"more than {MAX_FILES} files" if files > MAX_FILES else None
@@ -322,7 +322,7 @@ def _free_memory() -> int:
     return 0
 
 
-def _computed(pid: int) -> float:
+def _computed_seconds(pid: int) -> float:
     """Return the seconds that a process, and those of its children for which it has waited, have computed."""
     with suppress(OSError):  # it left
         times = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:15]
@@ -330,7 +330,7 @@ def _computed(pid: int) -> float:
     return 0.0
 
 
-def _listed(pid: int, what: str) -> list[str]:
+def _list_of_process(pid: int, what: str) -> list[str]:
     """Return the threads (``task``) or open files (``fd``) of a process."""
     with suppress(OSError):  # it left
         return os.listdir(f"/proc/{pid}/{what}")  # noqa: PTH208 - thousands of them
@@ -339,7 +339,7 @@ def _listed(pid: int, what: str) -> list[str]:
 
 def _statuses(pid: int) -> Iterator[bytes]:
     with suppress(OSError):  # it left
-        for task in _listed(pid, "task"):
+        for task in _list_of_process(pid, "task"):
             yield Path(f"/proc/{pid}/task/{task}/stat").read_bytes()
 
 
@@ -356,7 +356,7 @@ def _memory(pid: int) -> int:
     return 0
 
 
-def _within(pids: Iterable[int], room: int) -> tuple[int, int]:
+def _disk_usage(pids: Iterable[int], room: int) -> tuple[int, int]:
     """Return bytes and files of a sandbox's own file system of ``room`` bytes, seen through a process in it."""
     for pid in pids:
         with suppress(OSError):  # it left

@@ -39,9 +39,9 @@ _FILE_BYTES = 64_000_000
 #: Of ``prctl``, Linux alone: orphans become children of this process.
 _PR_SET_CHILD_SUBREAPER = 36
 #: An agent that starts processes faster than they are ended is given up at last.
-_PATIENCE_S = 5.0
+_KILL_S = 5.0
 #: Seconds for all answers of an agent that is compared with others: they are a tenth of a pairing's.
-_WATCHED_S = 30.0
+_PROBE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Limits:
     @property
     def watched(self) -> "Limits":
         """What it may use where it is only watched, to be compared with others."""
-        return replace(self, total_s=min(self.total_s, _WATCHED_S))
+        return replace(self, total_s=min(self.total_s, _PROBE_S))
 
 
-def sandboxed() -> bool:
+def uses_sandbox() -> bool:
     """Return whether agents run in a sandbox: they do, but for a user who trusts them.
 
     Raises ``PlayerError``: there is no bubblewrap that works, and agents are not trusted.
@@ -82,14 +82,14 @@ def bwrap_available() -> bool:
     command = (sys.executable, "-I", "-S", "-c", "")
     try:
         with TemporaryDirectory() as nothing:
-            inside = launched(command, Path(nothing), Limits(), in_sandbox=True)
+            inside = launch_command(command, Path(nothing), Limits(), in_sandbox=True)
             tried = subprocess.run(inside, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return tried.returncode == 0
 
 
-def launched(command: Sequence[str], folder: Path, limits: Limits, *, in_sandbox: bool) -> list[str]:
+def launch_command(command: Sequence[str], folder: Path, limits: Limits, *, in_sandbox: bool) -> list[str]:
     """Return a command that runs ``command`` within limits, in a sandbox or not, see ``launch.py``."""
     # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end by
     # themselves at last: they cannot compute for ever.
@@ -106,7 +106,7 @@ def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[st
     arguments += ["--die-with-parent", "--as-pid-1", "--hostname", "agent"]
     arguments += ["--perms", "1777", "--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
     made: set[Path] = set()
-    for path, readable in _places().items():
+    for path, readable in _visible_places().items():
         for parent in [*path.parents][-2::-1]:  # else made for root alone
             arguments += [] if parent in made else ["--perms", "0755", "--dir", str(parent)]
             made.add(parent)
@@ -124,7 +124,7 @@ def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[st
     return [*arguments, "--", "/bin/sh", "-ec", _RUN, "sh", *command]
 
 
-def _places() -> dict[Path, bool]:
+def _visible_places() -> dict[Path, bool]:
     """Return what of this machine lies in a sandbox, whole folders, and of these what is hidden again."""
     interpreter = [Path(root, part) for root in (sys.prefix, sys.base_prefix) for part in _INTERPRETER]
     package = Path(__file__).parents[1]
@@ -141,7 +141,7 @@ def _places() -> dict[Path, bool]:
 
 def check_not_bound(*paths: Path) -> None:
     """Check that agents in a sandbox cannot read what lies at ``paths``. Raises ``PlayerError``: they can."""
-    places = _places()
+    places = _visible_places()
     for path in paths:
         around = [place for place in places if path.resolve().is_relative_to(place.resolve())]
         if around and places[around[-1]]:
@@ -169,7 +169,7 @@ def _adopt(*, yes: bool) -> None:
 
 
 def _end_all(spared: set[int]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
         parents = parents_of_all()
         new = _children(parents) - spared

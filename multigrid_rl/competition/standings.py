@@ -15,10 +15,10 @@ from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
-    Earned,
     EntryResult,
     Fault,
     PairResult,
+    ReturnsRow,
     SideResult,
     Standing,
     Surprise,
@@ -80,7 +80,7 @@ _PLAYED, _FORFEITED = "RBD", "rb"
 _DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 
 
-def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
+def tabulate(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
     """Compute the results of a cup from its pairings."""
     finished = {name for p in pairings if p.count(_PLAYED) for name in p.names}
     ranked = [entry.name for entry in entries if entry.name in finished]
@@ -113,7 +113,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         versions=versions,
         teams=_teams(config),
         rated=config.rated,
-        returns=[] if config.rated else _earned(ranked, counted, config),
+        returns=[] if config.rated else _returns_table(ranked, counted, config),
     )
     digest = hashlib.sha256(found.model_dump_json().encode())
     for pairing in pairings:
@@ -201,7 +201,7 @@ def _teams(config: CupConfig) -> list[str]:
     return list(config.sides) if len(config.sides) <= 2 else ["alone", "others"]
 
 
-def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> list[Earned]:
+def _returns_table(names: list[str], pairings: list[Pairing], config: CupConfig) -> list[ReturnsRow]:
     """Return the table of mean returns, the best first."""
     rows = []
     for name in names:
@@ -214,7 +214,7 @@ def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> lis
         columns = earned[:, played.any(axis=0)]
         mean, low, high = interval_of(np.nanmean(columns, axis=0))
         rows.append(
-            Earned(
+            ReturnsRow(
                 rank=0,
                 name=name,
                 mean=round(mean, 6),
@@ -222,7 +222,7 @@ def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> lis
                 high=round(high, 6),
                 games=int(played.sum()),
                 forfeited=sum(p.count("r" if name == p.red else "b") for p, *_ in own),
-                length_mean=_mean([length for p, *_ in own for length in _played(p.length, p)]),
+                length_mean=_mean([length for p, *_ in own for length in _unforfeited(p.length, p)]),
                 sides={side: _mean(of[np.isfinite(of)].tolist()) for side, of in sides.items()},
             )
         )
@@ -250,7 +250,7 @@ def _mean(values: list[float] | list[int]) -> float:
     return round(float(np.mean(values)), 6) if values else 0.0
 
 
-def _played(values: list[float] | list[int], pairing: Pairing) -> list[float]:
+def _unforfeited(values: list[float] | list[int], pairing: Pairing) -> list[float]:
     return [value for value, letter in zip(values, pairing.outcomes, strict=True) if letter in _PLAYED]
 
 
@@ -266,7 +266,7 @@ def _pair(one: str, two: str, both: list[Pairing]) -> PairResult:
         share=points / games if games else 0.5,
         low=low,
         high=high,
-        length_mean=_mean([length for p in both for length in _played(p.length, p)]),
+        length_mean=_mean([length for p in both for length in _unforfeited(p.length, p)]),
     )
 
 
@@ -280,9 +280,9 @@ def _side(pairing: Pairing) -> SideResult:
         draw=draw,
         blue_win=loss,
         forfeited=pairing.count(_FORFEITED),
-        length_mean=_mean(_played(pairing.length, pairing)),
-        return_red=_mean(_played(pairing.return_red, pairing)),
-        return_blue=_mean(_played(pairing.return_blue, pairing)),
+        length_mean=_mean(_unforfeited(pairing.length, pairing)),
+        return_red=_mean(_unforfeited(pairing.return_red, pairing)),
+        return_blue=_mean(_unforfeited(pairing.return_blue, pairing)),
         side=pairing.side,
     )
 

@@ -72,7 +72,7 @@ class Standing(Strict):
     decided_by: str  # what ranks it above the next: "rating", or a tie rule
 
 
-class Earned(Strict):
+class ReturnsRow(Strict):
     """One row of the table where nobody wins: returns decide."""
 
     rank: int  # from 1; equal entries share it
@@ -156,10 +156,10 @@ class CupResults(Strict):
     #: What the first side and the other are called; one name where nobody meets.
     teams: list[str] = Field(default=["red", "blue"], exclude_if=unless(["red", "blue"]))
     rated: bool = Field(default=True, exclude_if=unless(True))  # entries win against each other; else returns decide
-    returns: list[Earned] = Field(default=[], exclude_if=unless([]))  # in place of standings and pairs
+    returns: list[ReturnsRow] = Field(default=[], exclude_if=unless([]))  # in place of standings and pairs
 
     @property
-    def table(self) -> Sequence[Standing | Earned]:
+    def table(self) -> Sequence[Standing | ReturnsRow]:
         """The ranked entries, the best first."""
         return self.standings if self.rated else self.returns
 

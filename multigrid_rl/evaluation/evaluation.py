@@ -25,7 +25,7 @@ Mode = Literal["stochastic", "argmax"]
 MODES: tuple[Mode, ...] = ("stochastic", "argmax")
 
 #: Which games of each part are kept, from the best to the worst.
-KEPT = ("best", "median", "worst")
+GAME_LABELS = ("best", "median", "worst")
 
 #: Games are played in batches of so many: their actions stay small in memory, however many games there are.
 BATCH = 4096
@@ -82,7 +82,7 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` whole episodes in each mode, shared out among the sides, by default the target's.
 
-    With ``keep`` those of Gymnasium are kept, too, for :func:`kept_games`: each is its environment's first.
+    With ``keep`` those of Gymnasium are kept, too, for :func:`labelled_games`: each is its environment's first.
 
     Raises ``ConfigError``, ``PlayerError``: no such mode or side, fewer episodes than sides, a player that cannot be
     used; ``RunError``: an episode that never ends.
@@ -169,8 +169,8 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     specs = parts[0].lineup.specs
     row: dict[str, Any] = {"episodes": sum(part.table.episodes for part in parts)}
     row |= _outcomes([part.results for part in parts]) if specs.has_winner else {}
-    row |= _mean("return", np.concatenate([part.returns for part in parts]))
-    row |= _mean("length", np.concatenate([part.table.length for part in parts]))
+    row |= _mean_row("return", np.concatenate([part.returns for part in parts]))
+    row |= _mean_row("length", np.concatenate([part.table.length for part in parts]))
     if specs.has_winner:
         # Against each player of a pool: the games in which it sat on a seat of the other team.
         rivals: dict[str, list[NDArray[np.int8]]] = {}
@@ -183,7 +183,7 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
         for name in BEHAVIOUR:
             events = [part.table.events[:, part.own, specs.events.index(name)].sum(axis=1) for part in parts]
             row["events"][name] = float(np.concatenate(events).mean())
-    return row | _columns_of(parts)
+    return row | _column_metrics(parts)
 
 
 def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
@@ -197,12 +197,12 @@ def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
     return row
 
 
-def _mean(name: str, values: NDArray[Any]) -> dict[str, Any]:
+def _mean_row(name: str, values: NDArray[Any]) -> dict[str, Any]:
     mean, low, high = interval_of(values)
     return {f"{name}_mean": mean, f"{name}_interval": [low, high]}
 
 
-def _columns_of(parts: Sequence[PlayedPart]) -> dict[str, Any]:
+def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     """Return the metrics of groups that have columns of their own, for each of the judged player's seats and teams."""
     found: dict[str, list[NDArray[Any]]] = {}
     for part in parts:
@@ -222,7 +222,7 @@ def seat_returns(part: PlayedPart) -> dict[str, float]:
     return {seat: float(means[column]) for seat, column in zip(part.lineup.own, part.own, strict=True)}
 
 
-def kept_games(evaluation: Evaluation) -> list[Any]:
+def labelled_games(evaluation: Evaluation) -> list[Any]:
     """Return best, median and worst game of each part (of ``replays``), by the own return, then by length.
 
     Of Gymnasium none where :func:`evaluate` was not asked to keep them.
@@ -234,7 +234,7 @@ def kept_games(evaluation: Evaluation) -> list[Any]:
         length, own = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
         ranked = np.lexsort((np.where(own > 0, -length, length), own))
-        for label, place in zip(KEPT, (-1, len(ranked) // 2, 0), strict=True):
+        for label, place in zip(GAME_LABELS, (-1, len(ranked) // 2, 0), strict=True):
             title = f"{label} ({part.mode}, {part.lineup.team})"
             games.append(record_of(evaluation.target, part, int(ranked[place]), evaluation.seed, title))
     return games
@@ -255,7 +255,7 @@ def record_of(target: Target, part: PlayedPart, number: int, seed: int, label: s
     )  # fmt: skip
 
 
-def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
+def _episode_columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     table, games = part.table, part.table.episodes
     columns: dict[str, NDArray[Any]] = {
         "mode": np.full(games, part.mode),
@@ -284,7 +284,7 @@ def write_episodes(evaluation: Evaluation, folder: Path) -> Path:
     # Imported here: pyarrow takes a third of a second.
     import pyarrow.csv  # noqa: PLC0415
 
-    parts = [_columns(part, evaluation) for part in evaluation.parts]
+    parts = [_episode_columns(part, evaluation) for part in evaluation.parts]
     table = pyarrow.table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     pyarrow.csv.write_csv(table, folder / "episodes.csv", pyarrow.csv.WriteOptions(quoting_style="needed"))
     return folder / "episodes.csv"

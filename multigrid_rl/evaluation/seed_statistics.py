@@ -20,7 +20,7 @@ Strata = list[Array]  # values (n_s,) of each scenario, n_s >= 1
 TRIM = 0.25
 _LOW, _HIGH = 0.025, 0.975
 #: Bootstrap samples behind the band of a curve, and behind an interval that is reported.
-BAND_REPS, TOLD_REPS = 1000, 10_000
+BAND_REPS, REPORT_REPS = 1000, 10_000
 #: Seeds from which an interval or a p is reported: of fewer, a bootstrap interval is too narrow to mean anything.
 ENOUGH = 5
 
@@ -43,7 +43,7 @@ def iqm(values: Array) -> Array:
     return np.asarray(ranked[..., cut : ranked.shape[-1] - cut].mean(axis=-1), np.float64)
 
 
-def resampled(strata: Strata, reps: int, rng: np.random.Generator) -> Array:
+def resample(strata: Strata, reps: int, rng: np.random.Generator) -> Array:
     """Return bootstrap samples (reps, n): each scenario's runs drawn with replacement among themselves."""
     return np.concatenate([values[rng.integers(len(values), size=(reps, len(values)))] for values in strata], axis=1)
 
@@ -57,10 +57,10 @@ def interval(value: float, samples: Array) -> Interval:
 
 def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interval:
     """Return the IQM with its stratified bootstrap interval."""
-    return interval(float(iqm(np.concatenate(strata))), iqm(resampled(strata, reps, rng)))
+    return interval(float(iqm(np.concatenate(strata))), iqm(resample(strata, reps, rng)))
 
 
-def told_median(values: Array, form: str) -> str:
+def median_text(values: Array, form: str) -> str:
     """Say the median, its 95 % interval from :data:`ENOUGH` values on, and the range; infinite is never."""
 
     def told(value: float) -> str:
@@ -69,7 +69,7 @@ def told_median(values: Array, form: str) -> str:
     text = f"median {told(float(np.median(values)))}"
     if len(values) >= ENOUGH:
         # The same numbers make the same interval, wherever they are reported.
-        drawn = np.median(resampled([values], TOLD_REPS, np.random.default_rng(0)), axis=1)
+        drawn = np.median(resample([values], REPORT_REPS, np.random.default_rng(0)), axis=1)
         _, low, high = interval(float(np.median(values)), drawn)
         text += f" (95 % interval {told(low)} to {told(high)})"
     return f"{text}, {told(float(values.min()))} to {told(float(values.max()))}"
@@ -80,7 +80,7 @@ def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Gener
 
     ``None`` where one of them, or one of their resamples, is infinite: the difference is undefined.
     """
-    samples = np.stack([iqm(resampled(strata, reps, rng)) for strata in (ours, theirs)])
+    samples = np.stack([iqm(resample(strata, reps, rng)) for strata in (ours, theirs)])
     values = np.array([iqm(np.concatenate(strata)) for strata in (ours, theirs)])
     if not (np.isfinite(samples).all() and np.isfinite(values).all()):
         return None

@@ -110,7 +110,7 @@ def check_ended(run: RunRecord) -> None:
         raise ConfigError(expected(run.path, "a run that ended by itself", ended))
 
 
-def decisive(run: RunRecord) -> dict[str, Any]:
+def recipe_of(run: RunRecord) -> dict[str, Any]:
     """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
     config = {key: value for key, value in run.config.items() if key not in ("seed", *PRIVATE)}
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
@@ -161,7 +161,7 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
         yield from _within_set(runs)
     for scenario, group in ours.by_scenario.items():
         where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
-        changed = _differing(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
+        changed = _describe_differences(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
         yield f"{ours.name} and {theirs.name} differ{where} in {changed or 'nothing that a run records'}"
     all_runs = [*ours.runs, *theirs.runs]
     ends = [run.env_steps for run in all_runs]
@@ -183,14 +183,14 @@ def _within_set(runs: RunSet) -> Iterator[str]:
         if repeated:
             yield f"warning: {runs.name}: seed {repeated[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
-            changed = _differing(group[0], run, 1)
+            changed = _describe_differences(group[0], run, 1)
             if changed:
                 yield f"warning: {runs.name}: not only the seed differs: {changed} in {group[0].path} and {run.path}"
                 break
 
 
-def _differing(one: RunRecord, other: RunRecord, most: int) -> str:
-    changes = differences(decisive(one), decisive(other))
+def _describe_differences(one: RunRecord, other: RunRecord, most: int) -> str:
+    changes = differences(recipe_of(one), recipe_of(other))
     texts = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in changes[:most]]
     return "; ".join(texts) + (f" and {len(changes) - most} more" if len(changes) > most else "")
 

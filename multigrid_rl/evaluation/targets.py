@@ -229,11 +229,11 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
         seats = ", ".join(learning) or "no seat"
         raise ConfigError(expected(f"scenario={config.scenario.name}", wanted, f"{seats} that learn"))
     title = Catalogue(config.checkpoint_root()).title_of(name)[0]
-    sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _sits(name, config, learning) else "own"
+    sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _fits(name, config, learning) else "own"
     return Target(title, _game(config), dict.fromkeys(learning, name), sides)
 
 
-def _sits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
+def _fits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
     """Return whether a player can sit on the seats of the other team, too, as far as its card says."""
     spec, card = config.scenario.kind.spec, Catalogue(config.checkpoint_root()).card_of(name)
     if card is None:

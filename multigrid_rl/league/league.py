@@ -16,7 +16,7 @@ UNPLAYED = 0.5
 RECENT, FEWEST = 100, 20
 
 
-def counted(games: float, points: float, scores: Array) -> tuple[float, float]:
+def add_scores(games: float, points: float, scores: Array) -> tuple[float, float]:
     """Update games and points against one opponent with ``scores`` (M,): 1, .5 for a draw, or 0."""
     decayed = DECAY ** np.arange(len(scores))[::-1]
     factor = DECAY ** len(scores)
@@ -92,7 +92,7 @@ class League:
         """Record finished games (M,): the number of the opponent, and the learner's score."""
         for number in np.unique(players).tolist():
             totals = self._games[number], self._points[number]
-            self._games[number], self._points[number] = counted(*totals, scores[players == number])
+            self._games[number], self._points[number] = add_scores(*totals, scores[players == number])
         self._recent = [*self._recent, *scores.tolist()][-RECENT:]
 
     def due(self, env_steps: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
+from multigrid_rl.evaluation.evaluation import evaluate, labelled_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
@@ -131,7 +131,7 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     evaluation = evaluate(find_target(str(folder)), episodes=games, seed=seed, keep=True)
     parts, home, kept = evaluation.parts, f"{folder}/", []
     # The lineup names them by their files' paths; on the page they are the run.
-    for game in kept_games(evaluation):
+    for game in labelled_games(evaluation):
         players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
         kept.append(game.model_copy(update={"players": players}))
     own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]

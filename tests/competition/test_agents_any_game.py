@@ -17,7 +17,7 @@ from commands import call, complaint
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.messages import Asked, SeatsProtocol
+from multigrid_rl.competition.messages import SeatsProtocol, StepRequest
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
@@ -202,7 +202,9 @@ def test_numbers_outside_of_their_bounds_are_refused(chords):
 
 
 def _asked():
-    return Asked(0, np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1)))
+    return StepRequest(
+        0, np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1))
+    )
 
 
 def test_team_of_different_actions_is_no_seat_for_one_program(tmp_path, chords):

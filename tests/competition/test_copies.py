@@ -21,10 +21,10 @@ from commands import call
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import Originals, agent_fingerprint, watch
-from multigrid_rl.competition.cup import forfeited
+from multigrid_rl.competition.cup import forfeit
 from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
@@ -289,8 +289,8 @@ def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     assert "--allow-copies" in entries["near"].problem
     allowed = find_copies(found, originals, TABLE, refuse=False)
     assert not [entry.name for entry in allowed if entry.kind == "broken"]
-    pairings = [forfeited(allowed[0], allowed[1], TABLE, {"near": "x"})]
-    output = results(allowed, pairings, TABLE, {})
+    pairings = [forfeit(allowed[0], allowed[1], TABLE, {"near": "x"})]
+    output = tabulate(allowed, pairings, TABLE, {})
     assert [entry.same_as for entry in output.entries if entry.name == "own"] == [["twin (the same)"]]
     assert "the same)" not in cup_page(output)  # it is public
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from commands import call
-from multigrid_rl.competition.attribution import explained
+from multigrid_rl.competition.attribution import attribute
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import (
     APART,
@@ -142,7 +142,7 @@ def test_draws_of_a_network_are_as_far_from_it_as_draws_are_and_those_of_one_ali
     def told(logits):
         scores = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         drawn = (np.exp(mine).cumsum(1) / np.exp(mine).sum(1, keepdims=True) > random.random((2000, 1))).argmax(1)
-        its = explained(drawn, [scores], [])
+        its = attribute(drawn, [scores], [])
         return its.apart / its.drawn
 
     assert told(mine) < AS_DRAWN < told(alike)
