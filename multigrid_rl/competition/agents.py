@@ -133,7 +133,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         answers: steps that it answered in these games.
         started_s, thought_s: seconds of its own that its start took, and its answers and reading them here.
         hears: rewards are told to it, see :meth:`hear`.
-        says: the protocol; its ``debug`` is what the last answer said about itself.
+        protocol: its ``debug`` is what the last answer said about itself.
         notes: what answers said about themselves, by game and step.
     """
 
@@ -150,23 +150,23 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.agent, self.spec, self.limits = agent, spec, limits
         self.name, self.sha256 = agent.name or agent.title, agent.sha256
         self.seats, self.members, self.scenario = seats, len(seats), scenario
-        self.says: DoorsProtocol = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
-        self.hears = self.says.hears
+        self.protocol: DoorsProtocol = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
+        self.hears = self.protocol.hears
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         self.seed = int(agent.sha256[:8], 16) if seed is None else seed
         self.mixing = ""
         self._process: AgentProcess | None = None
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.answers = 0
         self.started_s = self.thought_s = 0.0
         self.notes: dict[int, dict[int, str]] = {}
-        self._notes, self._step = 0, -1
-        self._games, self._told = 0, np.zeros(0, np.intp)
-        self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
-        self._over: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
-        self._owed = np.zeros((0, self.members))
+        self._note_count, self._step = 0, -1
+        self._games, self._game_numbers = 0, np.zeros(0, np.intp)
+        self._open_games: set[int] = set()  # games that it was asked about and whose end it was not yet sent
+        self._ended_games: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
+        self._unsent_rewards = np.zeros((0, self.members))
         self._fault: PlayerFaultError | None = None
 
     def start(self, games: int) -> None:
@@ -176,23 +176,23 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         room for its files.
         """
         self.close()
-        self._forget()
-        self._games, self._told = games, self._numbers(games)
-        self._owed = np.zeros((games, self.members))
-        message = encode(self.says.hello(self.scenario, games, self.seed))
+        self._reset()
+        self._games, self._game_numbers = games, self._draw_numbers(games)
+        self._unsent_rewards = np.zeros((games, self.members))
+        message = encode(self.protocol.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s))
             self.started_s = self._process.took_s
         except TooSlowError as error:
-            raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
+            raise self._fail("start", f"not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
-            raise self._failed("start", error) from error
+            raise self._fail("start", error) from error
 
     def close(self) -> None:
         """Say goodbye and end the process with everything that it started."""
         if self._process is not None:
-            self._process.close(self._ended() + encode({"type": "bye"}))
+            self._process.close(self._end_message() + encode({"type": "bye"}))
             self._process = None
 
     def __exit__(self, *error: object) -> None:
@@ -202,27 +202,27 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         """Return the numbers of the games (N,). A process that has played other games ends."""
         if self.answers or self._fault is not None:
             self.close()
-            self._forget()
-        self._games, self._told = games, self._numbers(games)
-        self._owed = np.zeros((games, self.members))
+            self._reset()
+        self._games, self._game_numbers = games, self._draw_numbers(games)
+        self._unsent_rewards = np.zeros((games, self.members))
         return np.arange(games)
 
-    def _numbers(self, games: int) -> NDArray[np.intp]:
+    def _draw_numbers(self, games: int) -> NDArray[np.intp]:
         """Return the numbers (N,) that the agent is told of games."""
-        drawn = hashlib.sha256(self.mixing.encode()).digest()
-        return np.random.default_rng([*drawn]).permutation(games) if self.mixing else np.arange(games)
+        digest = hashlib.sha256(self.mixing.encode()).digest()
+        return np.random.default_rng([*digest]).permutation(games) if self.mixing else np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
-        ended = self._known.intersection(state[done].tolist())
-        self._over += [(game, self._owed[game].copy()) for game in sorted(ended)]
-        self._known -= ended
-        self._owed[state[done & (state >= 0)]] = 0.0
+        ended = self._open_games.intersection(state[done].tolist())
+        self._ended_games += [(game, self._unsent_rewards[game].copy()) for game in sorted(ended)]
+        self._open_games -= ended
+        self._unsent_rewards[state[done & (state >= 0)]] = 0.0
         return np.where(done, -1, state)
 
     def hear(self, state: NDArray[np.intp], rewards: NDArray[np.float64]) -> None:
         """Note what its seats get in a step (N, C), to be told with the next message about the game."""
-        self._owed[state[state >= 0]] += rewards[state >= 0]
+        self._unsent_rewards[state[state >= 0]] += rewards[state >= 0]
 
     def act(
         self,
@@ -241,35 +241,36 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._step += 1
         turn = np.ones((len(state), self.members), np.bool_) if view.turn is None else view.turn
         rows = np.flatnonzero((state >= 0) & turn.any(axis=1))
-        rows = rows[np.argsort(self._told[state[rows]], kind="stable")]
-        actions = np.tile(self.says.idle, (len(state), 1))
+        rows = rows[np.argsort(self._game_numbers[state[rows]], kind="stable")]
+        actions = np.tile(self.protocol.idle, (len(state), 1))
         if len(rows):
             games = state[rows]
-            asked = StepRequest(self.answers, self._told[games], view.tokens[rows], turn[rows], self._owed[games])
-            self._owed[games] = np.where(asked.turn, 0.0, asked.rewards)
-            actions[rows] = self._ask(asked, games)
-            self._known.update(games.tolist())
+            numbers, rewards = self._game_numbers[games], self._unsent_rewards[games]
+            request = StepRequest(self.answers, numbers, view.tokens[rows], turn[rows], rewards)
+            self._unsent_rewards[games] = np.where(request.turn, 0.0, request.rewards)
+            actions[rows] = self._ask(request, games)
+            self._open_games.update(games.tolist())
         return (actions[:, 0] if actions.shape[1] == 1 else actions), state
 
-    def _ask(self, asked: StepRequest, games: NDArray[np.intp]) -> NDArray[Any]:
+    def _ask(self, request: StepRequest, games: NDArray[np.intp]) -> NDArray[Any]:
         assert self._process is not None
-        message = self._ended() + self.says.act(asked)
-        left = self.limits.total_s - self.thought_s
+        message = self._end_message() + self.protocol.act(request)
+        remaining = self.limits.total_s - self.thought_s
         began = time.thread_time()
         try:
             try:
-                line = self._process.ask(message, min(self.limits.step_s, left))
+                line = self._process.ask(message, min(self.limits.step_s, remaining))
             finally:
                 self.thought_s += self._process.took_s
                 began = time.thread_time()
-            actions = self.says.read(line, asked)
+            actions = self.protocol.read(line, request)
             self._note(games)
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
-            reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
-            raise self._failed(f"step {self.answers}", reason) from error
+            reason = f"more than {total:g} s for all answers" if remaining < each else f"no answer within {each:g} s"
+            raise self._fail(f"step {self.answers}", reason) from error
         except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
-            raise self._failed(f"step {self.answers}", error) from error
+            raise self._fail(f"step {self.answers}", error) from error
         finally:
             self.thought_s += time.thread_time() - began
         self.answers += 1
@@ -277,26 +278,26 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
 
     def _note(self, games: NDArray[np.intp]) -> None:
         """Keep what an answer says about itself: a list as long as its games for each of them, all else for all."""
-        said = self.says.debug
-        self._notes += len(games)
-        if said is None or self._notes > _MOST_NOTES:
+        note = self.protocol.debug
+        self._note_count += len(games)
+        if note is None or self._note_count > _MOST_NOTES:
             return
-        alone = isinstance(said, list) and len(said) == len(games)
-        all_words = said if alone else [said]
-        texts = [shown(words if isinstance(words, str) else json.dumps(words), _NOTE) for words in all_words]
-        for game, text in zip(games.tolist(), texts if alone else texts * len(games), strict=True):
+        by_game = isinstance(note, list) and len(note) == len(games)
+        notes = note if by_game else [note]
+        texts = [shown(value if isinstance(value, str) else json.dumps(value), _NOTE) for value in notes]
+        for game, text in zip(games.tolist(), texts if by_game else texts * len(games), strict=True):
             self.notes.setdefault(game, {})[self._step] = text
 
-    def _ended(self) -> bytes:
+    def _end_message(self) -> bytes:
         """Return the message about games that ended since the last one; nothing if none did."""
-        over, self._over = self._over, []
-        if not over:
+        ended_games, self._ended_games = self._ended_games, []
+        if not ended_games:
             return b""
-        over.sort(key=lambda each: self._told[each[0]])
-        games, rewards = zip(*over, strict=True)
-        return encode(self.says.end(self._told[list(games)].tolist(), np.stack(rewards)))
+        ended_games.sort(key=lambda each: self._game_numbers[each[0]])
+        games, rewards = zip(*ended_games, strict=True)
+        return encode(self.protocol.end(self._game_numbers[list(games)].tolist(), np.stack(rewards)))
 
-    def _failed(self, when: str, reason: object) -> PlayerFaultError:
+    def _fail(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -322,8 +323,8 @@ class SeatedAgent(AgentPlayer):
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) after those in ``done`` (N,) are over."""
-        following = super().reset_state(state, done)
-        return following if self.once else state
+        numbers = super().reset_state(state, done)
+        return numbers if self.once else state
 
     def act(self, view: SeatView, state: NDArray[np.intp], rng: UniformSource) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return actions as above. Raises ``RunError``: it failed, or answered something else."""

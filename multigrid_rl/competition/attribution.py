@@ -19,9 +19,9 @@ _ROUNDS, _BINS = 100, 5
 class Attribution(NamedTuple):
     """How far decisions are from draws of a mixture, and of what share of them each player is the cause."""
 
-    apart: float
+    error: float
     shares: NDArray[np.float64]  # (K,); the rest is noise
-    drawn: float  # how far draws of the mixture itself would be, on average
+    expected_error: float  # how far draws of the mixture itself would be, on average
 
 
 def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Attribution:
@@ -31,42 +31,42 @@ def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Seq
     decisions, of which each may be another player's.
     """
     rows = np.arange(len(actions))
-    parts = np.stack([_sharpen(each, by) for each in scores for by in _SHARPER])
+    parts = np.stack([_sharpen(each, factor) for each in scores for factor in _SHARPER])
     taken = parts[:, rows, actions]
-    chosen = [_likeliest_by_group(taken, own) for own in groups]
+    chosen = [_likeliest_by_group(taken, group) for group in groups]
     # Each decision is of one part; with noise beside it two weights are left to find.
-    found = [_fit_mixture(parts[best, rows][None], actions) for best in chosen]
-    of = [np.bincount(best // len(_SHARPER), minlength=len(scores)) / len(actions) for best in chosen]
+    mixtures = [_fit_mixture(parts[best, rows][None], actions) for best in chosen]
+    by_player = [np.bincount(best // len(_SHARPER), minlength=len(scores)) / len(actions) for best in chosen]
     mixed, weights = _fit_mixture(parts, actions)
     models = [(mixed, weights.reshape(len(scores), -1).sum(axis=1))]
-    models += [(probs, share[0] * each) for (probs, share), each in zip(found, of, strict=True)]
-    plain = [np.exp(each) for each in scores]
+    models += [(probs, share[0] * each) for (probs, share), each in zip(mixtures, by_player, strict=True)]
+    probabilities = [np.exp(each) for each in scores]
     return min(
-        (Attribution(_error(actions, probs, plain), shares, _mean_error(probs)) for probs, shares in models),
-        key=lambda one: one.apart,
+        (Attribution(_error(actions, probs, probabilities), shares, _mean_error(probs)) for probs, shares in models),
+        key=lambda model: model.error,
     )
 
 
-def _sharpen(scores: NDArray[Any], by: float) -> NDArray[np.float64]:
-    scaled = by * scores.astype(np.float64)
+def _sharpen(scores: NDArray[Any], factor: float) -> NDArray[np.float64]:
+    scaled = factor * scores.astype(np.float64)
     return np.asarray(np.exp(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)))
 
 
-def _likeliest_by_group(taken: NDArray[np.float64], own: NDArray[Any]) -> NDArray[np.intp]:
+def _likeliest_by_group(taken: NDArray[np.float64], group: NDArray[Any]) -> NDArray[np.intp]:
     """Return for each decision the part by which those of its group are likeliest."""
-    sums = np.stack([np.bincount(own, np.log(0.9 * each + 0.01)) for each in taken])
-    return np.asarray(sums.argmax(axis=0)[own])
+    sums = np.stack([np.bincount(group, np.log(0.9 * each + 0.01)) for each in taken])
+    return np.asarray(sums.argmax(axis=0)[group])
 
 
 def _fit_mixture(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mixture of parts (M, rows, actions) and noise that explains actions best, and the parts' weights."""
     noise = np.full_like(parts[:1], 1 / parts.shape[2])
-    every = np.concatenate([parts, noise])
-    taken, weights = every[:, np.arange(len(actions)), actions], np.full(len(every), 1 / len(every))
+    components = np.concatenate([parts, noise])
+    taken, weights = components[:, np.arange(len(actions)), actions], np.full(len(components), 1 / len(components))
     for _ in range(_ROUNDS):
-        caused = weights[:, None] * taken
-        weights = (caused / caused.sum(axis=0)).mean(axis=1)
-    return np.tensordot(weights, every, 1), weights[:-1]
+        joint = weights[:, None] * taken
+        weights = (joint / joint.sum(axis=0)).mean(axis=1)
+    return np.tensordot(weights, components, 1), weights[:-1]
 
 
 def _mean_error(probs: NDArray[np.float64]) -> float:
@@ -86,8 +86,8 @@ def _error(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[
         sum(
             abs(excess[rows, action].sum())
             for action in range(probs.shape[1])
-            for rows in np.array_split(np.argsort(by[:, action], kind="stable"), _BINS)
+            for rows in np.array_split(np.argsort(player[:, action], kind="stable"), _BINS)
         )
-        for by in [probs, *players]
+        for player in [probs, *players]
     ]
     return float(max(errors) / (2 * max(len(actions), 1)))

@@ -77,8 +77,8 @@ def bundle_folders(folder: Path) -> dict[str, Path]:
         except OSError as error:
             raise PlayerError(f"{home}: cannot be read: {error.strerror}") from error
         known = (CARD_FILE, MODEL_FILE, README_FILE, *(homes if home == folder else ()))
-        if others := [name for name in names if name not in known]:
-            raise PlayerError(expected(home, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(others[0])))
+        if unknown := [name for name in names if name not in known]:
+            raise PlayerError(expected(home, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(unknown[0])))
     return homes
 
 
@@ -136,17 +136,17 @@ def check_programs(key: object, spec: Seats) -> None:
         raise PlayerError(expected(key, wanted, "an agent"))
 
 
-def _home(folder: Path, homes: dict[str, Path], alike: tuple[str, ...]) -> Path:
+def _home(folder: Path, homes: dict[str, Path], seats: tuple[str, ...]) -> Path:
     """Return the folder of the player for a seat, the first of those whose players can sit there."""
     if "" in homes:
         return folder
-    own = next((seat for seat in alike if seat in homes), None)
-    if own is None:
-        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", alike[0]))
-    card = read_card(homes[own])
-    if own not in card.seats or card.members != 1:
-        raise PlayerError(expected(f"{homes[own]}: seats", f"a player of {own} alone", ", ".join(card.seats)))
-    return homes[own]
+    found = next((seat for seat in seats if seat in homes), None)
+    if found is None:
+        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", seats[0]))
+    card = read_card(homes[found])
+    if found not in card.seats or card.members != 1:
+        raise PlayerError(expected(f"{homes[found]}: seats", f"a player of {found} alone", ", ".join(card.seats)))
+    return homes[found]
 
 
 def export(sources: dict[str, Path], target: Path, *, name: str | None = None, agent: bool = False) -> dict[str, Card]:
@@ -165,16 +165,16 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None, a
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
-        with unfinished(target) as whole:  # there is never half a bundle
+        with unfinished(target) as temporary:  # there is never half a bundle
             if agent:
-                write_agent(whole, name, cards, weights)
+                write_agent(temporary, name, cards, weights)
                 return cards
             for part, card in cards.items():
                 values = card.model_dump(exclude={"bytes", "sha256"})
                 values["name"] = f"{name}-{part}" if part else name
                 values["provenance"] = _without_folders(card.provenance)
-                cards[part] = write_player(whole / part, weights[part], values)
-            (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+                cards[part] = write_player(temporary / part, weights[part], values)
+            (temporary / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
@@ -197,9 +197,9 @@ def write_agent(
     for part, card in cards.items():
         code = card.architecture["name"]
         if not CODE.fullmatch(code) or not card.kind.rivals:
-            what = code if card.env is None or card.kind.rivals else card.env.env_id
+            subject = code if card.env is None or card.kind.rivals else card.env.env_id
             wanted = "a network of your own for the red/blue-door game or another with seats (others play from bundles)"
-            raise PlayerError(expected("--agent", wanted, what))
+            raise PlayerError(expected("--agent", wanted, subject))
         for path, content in _own_files(code.partition(":")[0]).items():
             if path == Path(_PROGRAM):
                 raise PlayerError(expected("--agent", f"a module with another name than {_PROGRAM}", code))
@@ -229,11 +229,11 @@ def _own_files(module: str) -> dict[Path, bytes]:
         raise PlayerError(expected("--agent", "a module of Python files, packages with an __init__.py", module))
     root = top.parent.parent if top.name == "__init__.py" else top.parent
     libraries = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
-    ours = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
     files = {}
-    for name, found in sorted(sys.modules.items()):
-        path = _file(found)
-        if path is None or not path.is_relative_to(root) or path.is_relative_to(ours):
+    for name, loaded in sorted(sys.modules.items()):
+        path = _file(loaded)
+        if path is None or not path.is_relative_to(root) or path.is_relative_to(package):
             continue
         # Of a folder of installed packages, its own package alone.
         if name.partition(".")[0] == module.partition(".")[0] or not any(map(path.is_relative_to, libraries)):
@@ -345,9 +345,9 @@ def _line(key: str, value: object) -> str:
 def _about(card: Card, weights: int) -> Iterator[str]:
     provenance: dict[str, Any] = card.provenance
     bounded = isinstance(card.actions, BoxSignature)
-    silent = {"name"} if bounded else {"name", "bound", "log_std"}
-    silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
-    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
+    hidden = {"name"} if bounded else {"name", "bound", "log_std"}
+    hidden |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in hidden)
     acts = "numbers" if bounded else f"among {card.actions} actions"
     members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
     yield _line("name", card.name)
@@ -375,8 +375,8 @@ def seconds_per_action(card: Card, network: nn.Module) -> float:
     """Return how long a player takes to act in one game: the median of some calls, the first ones left out."""
     player, streams = FrozenPlayer.of(card, network), Streams(SEED, np.zeros(1, np.int64))
     tokens = card.observation.categories
-    seen: Any = np.ones((1, card.observation.size or 0), np.float32)  # every choice is legal
-    view = SeatView(seen if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
+    observation: Any = np.ones((1, card.observation.size or 0), np.float32)  # every choice is legal
+    view = SeatView(observation if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
     seconds = []
     for _ in range(CALLS):
         begin = time.perf_counter()

@@ -36,21 +36,21 @@ from multigrid_rl.world.constants import ACTIONS, DONE
 
 #: Of a network the share of decisions that are nearly those of players of this project, together; of another hand-in,
 #: and of two of them, as networks trained by one recipe are alike.
-KNOWN, HAND_IN, TWO = 0.53, 0.8, 0.85
+KNOWN_SHARE, HAND_IN_SHARE, TWO_SHARE = 0.53, 0.8, 0.85
 #: Correlation of log-probabilities from which a decision is nearly the same; share of decisions that a player adds to
 #: those of others to be named.
-_NEAR, _ADDS = 0.95, 0.1
+_MIN_CORRELATION, _MIN_ADDED = 0.95, 0.1
 #: How far an agent may be from draws of players that explain at least so many of its decisions, see ``explained.py``;
 #: of another hand-in, how many times as far as such draws are, as networks trained by one recipe are alike.
-APART, EXPLAINED, AS_DRAWN = 0.05, 0.7, 1.2
+MAX_ERROR, MIN_SHARE, DRAWN_FACTOR = 0.05, 0.7, 1.2
 #: What a student is told; whose player it is like is the instructor's to know.
 NOT_ORIGINAL = "not original: talk to your instructor"
 #: Share of one action from which a player has learned nothing that could be copied.
 _UNTRAINED = 0.8
 #: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both; fewest rows.
-_GAMES, _OWN_GAMES, STEPS, _FEWEST = 64, 400, 24, 200
+_GAMES, _PROBE_GAMES, STEPS, _MIN_ROWS = 64, 400, 24, 200
 _SEED = 20_261_122
-_LEAST = np.float32(np.log(1e-30))
+_MIN_LOG_PROBABILITY = np.float32(np.log(1e-30))
 #: Agents that are handed out as examples, in an installed package as well.
 _EXAMPLES = "examples/agents"
 
@@ -76,7 +76,7 @@ class Views(NamedTuple):
 class ProbeAnswers(NamedTuple):
     """What an agent's ``C`` seats saw, and its actions there."""
 
-    seen: Views
+    views: Views
     actions: NDArray[np.int8]  # (T, N, C)
 
 
@@ -114,11 +114,11 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAn
     spec = replace(spec, max_steps=STEPS)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != team]
     players: dict[str, Policy] = {team: agent, **{seat: BUILT_IN["key-runner"](spec) for seat in seats}}
-    actions = play_games(spec, players, max(games, _OWN_GAMES), seed=seed).actions[:_OWN_GAMES].swapaxes(0, 1)
+    actions = play_games(spec, players, max(games, _PROBE_GAMES), seed=seed).actions[:_PROBE_GAMES].swapaxes(0, 1)
     if not len(actions):
         return None
     # What it saw is what these actions lead to once more.
-    match = match_of(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
+    match = match_of(spec, {}, _PROBE_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
     return ProbeAnswers(_play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
 
@@ -126,36 +126,36 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAn
 def agent_fingerprint(parts: Iterable[FolderPart]) -> Fingerprint:
     """Return the fingerprint of an agent: of all its files but the one with its name, wherever they lie."""
     files = [part for part in parts if part.kind == "file"]
-    own = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
-    return Fingerprint(weights_of(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in own))
+    hashed = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
+    return Fingerprint(weights_of(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in hashed))
 
 
 def weights_of(parts: Iterable[FolderPart]) -> frozenset[str]:
     """Return a hash for each file with tensors, of their numbers alone: names may have been changed."""
-    found = set()
+    hashes = set()
     for part in parts:
         with suppress(SafetensorError):
             tensors = sorted(bytes(tensor["data"]) for _, tensor in deserialize(part.data))  # type: ignore[no-untyped-call]
             if any(tensors):
-                found.add(hashlib.sha256(b"".join(tensors)).hexdigest())
-    return frozenset(found)
+                hashes.add(hashlib.sha256(b"".join(tensors)).hexdigest())
+    return frozenset(hashes)
 
 
-def _score(players: Mapping[str, Policy], seats: tuple[str, ...], seen: Views) -> NDArray[np.float32]:
+def _score(players: Mapping[str, Policy], seats: tuple[str, ...], views: Views) -> NDArray[np.float32]:
     """Return the log-probabilities (T, N, S, actions) of networks in games that others play, memory carried along."""
-    steps, games, _ = seen.living.shape
-    result = np.zeros((*seen.living.shape, len(ACTIONS)), np.float32)
+    steps, games, _ = views.living.shape
+    result = np.zeros((*views.living.shape, len(ACTIONS)), np.float32)
     for key, player in players.items():
         assert isinstance(player, FrozenPlayer)
         columns = [seats.index(key)] if key in seats else list(range(len(seats)))
         state = player.initial_state(games)
         for step in range(steps):
-            view = SeatView(np.ascontiguousarray(seen.tokens[step][:, columns].reshape(games, -1)), None, 0)
+            view = SeatView(np.ascontiguousarray(views.tokens[step][:, columns].reshape(games, -1)), None, 0)
             outputs, state = player.outputs(view, state)
             logits = torch.from_numpy(np.asarray(outputs)).reshape(games, len(columns), -1)
             result[step][:, columns] = torch.log_softmax(logits, dim=-1).numpy()
     result = np.nan_to_num(result, nan=0.0)  # too large weights give no probabilities
-    return np.asarray(np.maximum(result, _LEAST), np.float32)
+    return np.asarray(np.maximum(result, _MIN_LOG_PROBABILITY), np.float32)
 
 
 def _choices(scores: NDArray[np.float32]) -> NDArray[np.int8]:
@@ -182,7 +182,7 @@ class Originals:
     """
 
     #: What programs do is compared, too: they must play for it.
-    watches = True
+    probes_agents = True
     players: dict[str, Fingerprint]
 
     def __init__(self, spec: Any, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
@@ -193,10 +193,10 @@ class Originals:
                 teams[name] = self._teams(catalogue.folder(name))
         # Those made for just this game: others are beginners in it, who disagree about everything.
         self._ladder = [name for name in teams if {*catalogue.entries[name].get("seats", ())} <= {*spec.seats}]
-        self._seen = _shared_games(spec, [teams[name] for name in self._ladder])
+        self._shared_views = _shared_games(spec, [teams[name] for name in self._ladder])
         chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
-        self._rows = self._seen.living & _contested_rows(chosen, self._seen.living)
-        self.players = {name: self.of_networks(its, read_parts(catalogue.folder(name))) for name, its in teams.items()}
+        self._rows = self._shared_views.living & _contested_rows(chosen, self._shared_views.living)
+        self.players = {name: self.of_networks(own, read_parts(catalogue.folder(name))) for name, own in teams.items()}
         self._add_examples()
         self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
 
@@ -228,8 +228,8 @@ class Originals:
         return Fingerprint(weights, choices=choices, scores=tuple(map(_standardise, rows)), teams=teams)
 
     def similar(
-        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {},
-        watched: Mapping[str, ProbeAnswers | None] = {}, load: Callable[[str], Fingerprint] | None = None,
+        self, fingerprint: Fingerprint, others: Mapping[str, Fingerprint] = {},
+        probes: Mapping[str, ProbeAnswers | None] = {}, load: Callable[[str], Fingerprint] | None = None,
     ) -> list[Similar]:  # fmt: skip
         """Return the players that this one is a copy of, or a near copy, the closest first.
 
@@ -243,12 +243,12 @@ class Originals:
         def teams_of(name: str) -> Teams | None:
             return (load(name) if load and name not in self.players else pairs[name]).teams
 
-        found = [Similar(name, 0.0) for name, other in pairs.items() if same_content(own, other)]
-        found += self._near(own, pairs)
-        for team, answers in watched.items():
-            found += [] if answers is None else self._answered_like(team, *answers, pairs, teams_of)
+        matches = [Similar(name, 0.0) for name, other in pairs.items() if same_content(fingerprint, other)]
+        matches += self._similar_choices(fingerprint, pairs)
+        for team, answers in probes.items():
+            matches += [] if answers is None else self._similar_answers(team, *answers, pairs, teams_of)
         best: dict[str, Similar] = {}
-        for player in sorted(found, key=lambda player: (player.apart, -player.alike, player.name)):
+        for player in sorted(matches, key=lambda player: (player.apart, -player.alike, player.name)):
             best.setdefault(player.name, player)
         return list(best.values())
 
@@ -257,78 +257,79 @@ class Originals:
         return {team: load_team(folder, self.spec, team) for team in ("red", "blue") if self.spec.seats_of(team)}
 
     def _scores(self, teams: Teams) -> NDArray[np.float32]:
-        result = np.zeros((*self._seen.living.shape, len(ACTIONS)), np.float32)
+        result = np.zeros((*self._shared_views.living.shape, len(ACTIONS)), np.float32)
         for team, players in teams.items():
-            seen = self._seen.of(self.spec, team)
-            result[:, :, _columns(self.spec, team)] = _score(players, self.spec.seats_of(team), seen)
+            views = self._shared_views.of(self.spec, team)
+            result[:, :, _columns(self.spec, team)] = _score(players, self.spec.seats_of(team), views)
         return result
 
-    def _near(self, own: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
+    def _similar_choices(self, fingerprint: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
         """Return whose decisions a network's are nearly, row by row: it may be another's in some of them alone."""
         found = []
         # Seat by seat: a player may be its author's own on one side, and another's on the other.
-        for seat in range(len(own.scores)):
-            if not _has_learned(own.choices[seat]):
+        for seat in range(len(fingerprint.scores)):
+            if not _has_learned(fingerprint.choices[seat]):
                 continue
             near = {
-                name: np.einsum("ra,ra->r", own.scores[seat], its.scores[seat]) > _NEAR
-                for name, its in pairs.items()
-                if len(its.scores) > seat and _has_learned(its.choices[seat])
+                name: np.einsum("ra,ra->r", fingerprint.scores[seat], other.scores[seat]) > _MIN_CORRELATION
+                for name, other in pairs.items()
+                if len(other.scores) > seat and _has_learned(other.choices[seat])
             }
-            found += _cover({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN)
-            found += _cover(near, 1, HAND_IN) or _cover(near, 2, TWO)
+            found += _cover({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN_SHARE)
+            found += _cover(near, 1, HAND_IN_SHARE) or _cover(near, 2, TWO_SHARE)
         return found
 
-    def _answered_like(
-        self, team: str, seen: Views, actions: NDArray[np.int8], names: Iterable[str],
+    def _similar_answers(
+        self, team: str, views: Views, actions: NDArray[np.int8], names: Iterable[str],
         teams_of: Callable[[str], Teams | None],
     ) -> list[Similar]:  # fmt: skip
         """Compare networks with an agent's answers in its own games: those of this project together, others alone."""
         seats = self.spec.seats_of(team)
 
-        def asked(names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-            return {name: _score(its[team], seats, seen) for name in names if (its := teams_of(name)) is not None}
+        def scores_of(names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+            return {name: _score(teams[team], seats, views) for name in names if (teams := teams_of(name)) is not None}
 
-        known = asked(name for name in names if name in self.known)
-        rows = seen.living & _contested_rows([_choices(known[name]) for name in self._ladder], seen.living)
-        if rows.sum() < _FEWEST:
+        known = scores_of(name for name in names if name in self.known)
+        rows = views.living & _contested_rows([_choices(known[name]) for name in self._ladder], views.living)
+        if rows.sum() < _MIN_ROWS:
             return []
-        groups = [seen.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
-        alone, found = (asked([name]) for name in names if name not in self.known), []
-        for scores in filter(None, chain([known], alone)):
-            its = attribute(actions[rows], [each[rows] for each in scores.values()], groups if scores is known else [])
-            bound = APART if scores is known else min(APART, AS_DRAWN * its.drawn)
-            if its.apart < bound and its.shares.sum() >= EXPLAINED:
-                told = zip(scores, its.shares.tolist(), strict=True)
-                found += [Similar(name, max(its.apart, 1e-6), share) for name, share in told if share >= _ADDS]
+        groups = [views.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
+        others, found = (scores_of([name]) for name in names if name not in self.known), []
+        for scores in filter(None, chain([known], others)):
+            used = groups if scores is known else []
+            error, shares, drawn = attribute(actions[rows], [each[rows] for each in scores.values()], used)
+            bound = MAX_ERROR if scores is known else min(MAX_ERROR, DRAWN_FACTOR * drawn)
+            if error < bound and shares.sum() >= MIN_SHARE:
+                named = zip(scores, shares.tolist(), strict=True)
+                found += [Similar(name, max(error, 1e-6), share) for name, share in named if share >= _MIN_ADDED]
         return found
 
 
 def _cover(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> list[Similar]:
     """Return the players, at most so many, who cover a share of decisions above a bound, each with what it adds."""
-    left, found = dict(near), dict[str, float]()
+    remaining, covering = dict(near), dict[str, float]()
     covered = np.zeros_like(next(iter(near.values()))) if near else np.zeros(0, np.bool_)
-    while left and len(found) < most:
-        name = max(left, key=lambda name: int((left[name] & ~covered).sum()))
-        adds = float((left[name] & ~covered).mean())
-        if adds < _ADDS:
+    while remaining and len(covering) < most:
+        name = max(remaining, key=lambda name: int((remaining[name] & ~covered).sum()))
+        adds = float((remaining[name] & ~covered).mean())
+        if adds < _MIN_ADDED:
             break
-        found[name], covered = adds, covered | left.pop(name)
-    apart = 1.0 - float(covered.mean()) if len(covered) else 1.0
-    return [Similar(name, max(apart, 1e-6), adds) for name, adds in found.items()] if 1 - apart >= bound else []
+        covering[name], covered = adds, covered | remaining.pop(name)
+    rest = 1.0 - float(covered.mean()) if len(covered) else 1.0
+    return [Similar(name, max(rest, 1e-6), adds) for name, adds in covering.items()] if 1 - rest >= bound else []
 
 
-def same_content(own: Fingerprint, other: Fingerprint) -> bool:
+def same_content(one: Fingerprint, other: Fingerprint) -> bool:
     """Return whether two have weights, or the files of an agent, in common."""
-    both = own.files and other.files
-    return bool(own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)))
+    both = one.files and other.files
+    return bool(one.weights & other.weights or (both and (one.files <= other.files or other.files <= one.files)))
 
 
-def _contested_rows(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _contested_rows(choices: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return where players that were trained apart do not choose the same (T, N, S): elsewhere all good ones do."""
-    if len(chosen) < 2:
+    if len(choices) < 2:
         return np.ones_like(living)
-    return np.asarray(np.any(np.stack(chosen[1:]) != chosen[0], axis=0))
+    return np.asarray(np.any(np.stack(choices[1:]) != choices[0], axis=0))
 
 
 def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Views:

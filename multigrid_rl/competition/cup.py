@@ -69,15 +69,15 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     check_agents(entries)
     begin(config, entries, folder)
     pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
-    before = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
+    stored = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
     to_blame, conduct, pairings = suspects(pairs), Conduct(config), []
-    for pairing in before.values():  # a late entry's pairings lie between those that were played
+    for pairing in stored.values():  # a late entry's pairings lie between those that were played
         conduct.add(pairing)
     for number, (path, meeting) in enumerate(pairs.items(), 1):
         red, blue, side = meeting
         players = [entry for entry in (red, blue) if entry is not None]
-        if path in before:
-            pairing = before[path]
+        if path in stored:
+            pairing = stored[path]
         else:
             if path in to_blame:
                 pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
@@ -90,7 +90,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             conduct.add(pairing)
             write_whole(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
-        show(number, len(pairs), pairing, path not in before)
+        show(number, len(pairs), pairing, path not in stored)
     return pairings
 
 
@@ -110,7 +110,7 @@ def check_agents(entries: list[Entry]) -> None:
 
 def unplayable_sides(meeting: Meeting, config: CupConfig) -> dict[str, str]:
     """Return the entries that cannot play their side, with the reason: they forfeit."""
-    return {entry.name: entry.lacks[side] for entry, side in meeting.teams(config) if side in entry.lacks}
+    return {entry.name: entry.unplayable[side] for entry, side in meeting.teams(config) if side in entry.unplayable}
 
 
 def _meeting_of(pairing: Pairing, entries: list[Entry]) -> Meeting:
@@ -130,8 +130,8 @@ def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: Cu
     for pairing in pairings:
         conduct.add(pairing)
     out = set(conduct.out(*entries))
-    gone = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
-    return [p for p in gone if not unplayable_sides(_meeting_of(p, entries), config)]
+    doubtful = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
+    return [p for p in doubtful if not unplayable_sides(_meeting_of(p, entries), config)]
 
 
 def replay_pairings(
@@ -142,9 +142,9 @@ def replay_pairings(
     Raises ``ScratchError``, ``OSError``: this machine has no room for agents.
     """
     number = len(pairings) if most is None else min(most, len(pairings))
-    for before in random.SystemRandom().sample(pairings, number):
-        red, blue, side = _meeting_of(before, entries)
-        yield before, describe_difference(before, play_pairing(red, blue, config, side, mixed=before.mixed))
+    for pairing in random.SystemRandom().sample(pairings, number):
+        red, blue, side = _meeting_of(pairing, entries)
+        yield pairing, describe_difference(pairing, play_pairing(red, blue, config, side, mixed=pairing.mixed))
 
 
 def describe_difference(before: Pairing, now: Pairing) -> str:
@@ -164,8 +164,8 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     ``RunError``: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
     """
     meeting = Meeting(red, blue, side)
-    if lacks := unplayable_sides(meeting, config):
-        return forfeit(red, blue, config, lacks, side).model_copy(update={"out": True})
+    if unplayable := unplayable_sides(meeting, config):
+        return forfeit(red, blue, config, unplayable, side).model_copy(update={"out": True})
     seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
@@ -203,9 +203,9 @@ def _seat_players(
     for entry, team in meeting.teams(config):
         begin_s, reason = time.perf_counter(), None
         try:
-            own = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
-            starts.update({p.name: starts[p.name] + p.started_s for p in own.values() if isinstance(p, AgentPlayer)})
-            players |= own
+            seated = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
+            starts.update({p.name: starts[p.name] + p.started_s for p in seated.values() if isinstance(p, AgentPlayer)})
+            players |= seated
         except PlayerFaultError as error:
             reason = str(error)
         except UNREADABLE as error:
@@ -241,13 +241,13 @@ def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str
 
 def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
     red, blue, side = meeting
-    spec, own = config.spec, side or config.sides[0]
+    spec, side_returns = config.spec, side or config.sides[0]
     sums = {
         team: played.table.returns[:, [spec.seats.index(seat) for seat in spec.seats_of(team)]].sum(axis=1)
         for team in config.sides
     }
-    others = [values for team, values in sums.items() if team != own] or [np.zeros(config.games)]
-    outcomes = _outcomes(config, played, sums[own], others)
+    others = [values for team, values in sums.items() if team != side_returns] or [np.zeros(config.games)]
+    outcomes = _outcomes(config, played, sums[side_returns], others)
     if played.fault is not None:
         letter = "r" if played.fault.name == red.name else "b"
         outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
@@ -257,36 +257,37 @@ def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
         side=side,
         outcomes="".join(outcomes),
         length=played.table.length.tolist(),
-        return_red=sums[own].round(6).tolist(),
+        return_red=sums[side_returns].round(6).tolist(),
         return_blue=np.mean(others, axis=0).round(6).tolist(),
         reason=None if played.fault is None else played.fault.reason,
         kept=_games_for_replay(meeting, config, played),
     )
 
 
-def _outcomes(config: CupConfig, played: Played, own: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
+def _outcomes(config: CupConfig, played: Played, own_returns: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
     """Return a letter for each game: who won; with more than two sides by the place of who sits alone."""
     if not config.rated:
         return ["D"] * config.games
     if len(others) == 1:
         return ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
-    return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own, np.stack(others)).sum(axis=0))]
+    return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own_returns, np.stack(others)).sum(axis=0))]
 
 
 def _games_for_replay(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
     # One game for each outcome that occurred, the one of median length, where games can be played again.
     if not (played.start.size or played.moves):
         return []
-    spec, at = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
+    spec, seated = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
     names = config.who.team_names
-    who = " - ".join(f"{at[team]} ({team})" for team in config.sides)
-    kept = []
+    title_start = " - ".join(f"{seated[team]} ({team})" for team in config.sides)
+    records = []
     labels = [f"{team} wins" for team in names] + ["drawn" if config.rated else "played"]
     for code, label in zip((*range(len(names)), -1), labels, strict=True):
         games = np.flatnonzero((played.table.winner == code) & played.finished)
         if len(games):
             order = games[np.argsort(played.table.length[games], kind="stable")]
-            title = f"{who}: {label}, as in {len(games)} of {len(played.finished)} games"
-            seats = {seat: at[spec.team_of(seat)] for seat in spec.seats}
-            kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=title))
-    return kept
+            title = f"{title_start}: {label}, as in {len(games)} of {len(played.finished)} games"
+            seats = {seat: seated[spec.team_of(seat)] for seat in spec.seats}
+            row = int(order[len(order) // 2])
+            records.append(record(spec, played, row, seed=config.seed, players=seats, label=title))
+    return records

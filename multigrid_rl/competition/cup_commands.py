@@ -30,7 +30,7 @@ FOLDER = (
     "its pairings are replayed, and all is compared."
 )
 #: Pairings that ``cup verify`` replays.
-AGAIN = 10
+REPLAYED = 10
 #: Folders of our rubrics, which have names.
 RUBRICS = ("configs/grade", "docs/assignments/rubrics")
 Trusted = Annotated[
@@ -73,7 +73,7 @@ def cup(
     one_thread()
     if len(folders) == 2 and folders[0] == "verify":
         with trusting_agents(trusted):
-            cup_on_screen.verify(Path(folders[1]), None if every else AGAIN)
+            cup_on_screen.verify(Path(folders[1]), None if every else REPLAYED)
         return
     with ended_by_signals("the same command resumes the cup"), trusting_agents(trusted):
         folder, overrides = _split_arguments(folders)
@@ -129,9 +129,9 @@ def export(
         if agent or name is not None:
             raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
-            at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
-            sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scenario, scratch)
-            checked = onnx_file.write_onnx(onnx_file.one_of(sources, seat), output)
+            is_bundle = (run / CARD_FILE).exists() or bool(seat_folders(run))
+            sources = bundle.bundle_folders(run) if is_bundle else _sources(run, seat, checkpoint, scenario, scratch)
+            checked = onnx_file.write_onnx(onnx_file.player_folder(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")
         return
     with TemporaryDirectory() as scratch:
@@ -211,8 +211,8 @@ def grade(
         ended_by_signals("the same command resumes the class" if table else ""),
         closing(Scratch()) as scratch,
     ):
-        before = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
-        known = [each.folder for each in before if not each.problem]
+        earlier_hand_ins = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
+        known = [hand_in.folder for hand_in in earlier_hand_ins if not hand_in.problem]
         examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:
             _grade_class(hand_ins.hand_ins(bundle, scratch.path), examiner, table)
@@ -220,22 +220,22 @@ def grade(
             _grade_one(hand_ins.hand_in(bundle, scratch.path), examiner, output)
 
 
-def rubric_file(named: Path) -> Path:
+def rubric_file(given: Path) -> Path:
     """Return the file of a rubric. Raises ``ConfigError``: there is none of this path or name."""
-    ours = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
-    file = named if named.is_file() else ours.get(str(named))
+    by_name = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
+    file = given if given.is_file() else by_name.get(str(given))
     if file is None:
-        raise ConfigError(unknown("--rubric", str(named), ours, "a file in yaml, {}"))
+        raise ConfigError(unknown("--rubric", str(given), by_name, "a file in yaml, {}"))
     return file
 
 
-def _grade_one(found: Submission, examiner: Examiner, output: Path | None) -> None:
+def _grade_one(hand_in: Submission, examiner: Examiner, output: Path | None) -> None:
     if "seed" not in examiner.rubric.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
     try:
         with written_beside(output) if output is not None else nullcontext() as file:
-            result = examiner.result(found)
+            result = examiner.result(hand_in)
             if file is not None:
                 file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
     finally:
@@ -251,16 +251,16 @@ def _grade_class(hand_ins: list[Submission], examiner: Examiner, table: Path) ->
     screen, began, rules = console(120), time.perf_counter(), examiner.rubric
     screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
 
-    def show(name: str, result: dict[str, Any], now: bool) -> None:
+    def show(name: str, result: dict[str, Any], graded_now: bool) -> None:
         verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
-        took = f" ({result['seconds']:.1f} s)" if now else " (graded before)"
-        screen.print(f"  {name}: {result['points']:g} points, {verdict}{took}")
+        duration = f" ({result['seconds']:.1f} s)" if graded_now else " (graded before)"
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{duration}")
 
     results = grade_class(table, hand_ins, examiner, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
-    last = {"graded": len(results), "passed": passed, "refused": refused}
-    typer.echo(json.dumps({**last, "seconds": round(time.perf_counter() - began, 3)}))
+    summary = {"graded": len(results), "passed": passed, "refused": refused}
+    typer.echo(json.dumps({**summary, "seconds": round(time.perf_counter() - began, 3)}))
 
 
 def _show_grade(result: dict[str, Any]) -> None:

@@ -123,23 +123,23 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
     An entry that could not play may be replaced: it has no results. Raises ``PlayerError``: other settings, an
     entry that is gone, or one with results that has changed; ``OSError``: it cannot be written.
     """
-    before, manifest = read_manifest(folder), Manifest(**vars(config), entries=tuple(entries))
-    if before is not None:
-        _check_settings(before, manifest, folder)
-        now = {entry.name: entry for entry in entries}
-        for entry in before.entries:
-            other = now.get(entry.name)
-            if other is None or (entry.kind != "broken" and _identity(entry) != _identity(other)):
-                change = "is gone" if other is None else "has changed"
+    earlier, manifest = read_manifest(folder), Manifest(**vars(config), entries=tuple(entries))
+    if earlier is not None:
+        _check_settings(earlier, manifest, folder)
+        by_name = {entry.name: entry for entry in entries}
+        for entry in earlier.entries:
+            current = by_name.get(entry.name)
+            if current is None or (entry.kind != "broken" and _identity(entry) != _identity(current)):
+                change = "is gone" if current is None else "has changed"
                 wanted = "those that it began with and new ones, or another --output"
                 raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {entry.name}, which {change}"))
-    if manifest != before:
+    if manifest != earlier:
         write_whole(folder / MANIFEST_FILE, _MANIFESTS.dump_json(manifest, indent=1))
     for entry in entries:
-        home = folder / COPIES / entry.filed
-        if entry.files and not home.exists():
-            with unfinished(home) as whole:
-                write_parts(entry.files, whole)
+        copy = folder / COPIES / entry.filed
+        if entry.files and not copy.exists():
+            with unfinished(copy) as temporary:
+                write_parts(entry.files, temporary)
 
 
 def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
@@ -147,30 +147,30 @@ def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
 
     Raises ``PlayerError``: no cup, or copies of entries that have changed; ``ConfigError``: unknown scenario.
     """
-    before = read_manifest(folder)
-    if before is None:
+    manifest = read_manifest(folder)
+    if manifest is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    scenario = scenario_of(before.scenario, before.overrides)
-    config = replace(before, spec=game_of(scenario, before.overrides or [f"scenario={before.scenario}"]))
-    _check_settings(before, config, folder)
-    return config, [_stored_entry(entry, folder, config) for entry in before.entries]
+    scenario = scenario_of(manifest.scenario, manifest.overrides)
+    config = replace(manifest, spec=game_of(scenario, manifest.overrides or [f"scenario={manifest.scenario}"]))
+    _check_settings(manifest, config, folder)
+    return config, [_stored_entry(entry, folder, config) for entry in manifest.entries]
 
 
 def _stored_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
     if entry.kind not in ("frozen", "external"):
         return entry
-    home = folder / COPIES / entry.filed
-    kept = entry_in(home, config)
-    if _identity(kept) != _identity(entry):
-        raise PlayerError(expected(home, f"entry {entry.name} as submitted", "one that has changed"))
-    return replace(kept, name=entry.name, about=entry.about, env_steps=entry.env_steps, same_as=entry.same_as)
+    copy = folder / COPIES / entry.filed
+    stored = entry_in(copy, config)
+    if _identity(stored) != _identity(entry):
+        raise PlayerError(expected(copy, f"entry {entry.name} as submitted", "one that has changed"))
+    return replace(stored, name=entry.name, about=entry.about, env_steps=entry.env_steps, same_as=entry.same_as)
 
 
-def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
+def _check_settings(earlier: Manifest, now: Manifest, folder: Path) -> None:
     for key in (each.name for each in fields(CupConfig)):
-        theirs, ours = (to_jsonable_python(getattr(each, key)) for each in (before, now))
-        if ours != theirs:
-            was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (theirs, ours)
+        stored, given = (to_jsonable_python(getattr(each, key)) for each in (earlier, now))
+        if given != stored:
+            was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (stored, given)
             raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", got))
 
 
@@ -190,9 +190,9 @@ class Meeting(NamedTuple):
 
     def teams(self, config: CupConfig) -> list[tuple[Entry, str]]:
         """Return who plays each side, that of ``red`` first."""
-        own = self.side or config.sides[0]
-        others = [(self.blue, side) for side in config.sides if side != own and self.blue is not None]
-        return [(self.red, own), *others]
+        first_side = self.side or config.sides[0]
+        others = [(self.blue, side) for side in config.sides if side != first_side and self.blue is not None]
+        return [(self.red, first_side), *others]
 
     def file(self, folder: Path) -> Path:
         """Return the path of its result."""
@@ -207,9 +207,9 @@ def meetings(entries: list[Entry], config: CupConfig) -> list[Meeting]:
     playable = [entry for entry in entries if entry.kind != "broken"]
     if len(config.sides) == 1:
         return [Meeting(entry, None, "") for entry in playable]
-    alone = config.sides if len(config.sides) > 2 else ("",)
+    single_sides = config.sides if len(config.sides) > 2 else ("",)
     pairs = [pair for one, two in combinations(playable, 2) for pair in ((one, two), (two, one))]
-    return [Meeting(*pair, side) for pair in pairs for side in alone]
+    return [Meeting(*pair, side) for pair in pairs for side in single_sides]
 
 
 def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
@@ -271,58 +271,58 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch")}
 
 
-def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+def write_results(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
     """Write all results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
-    counted = [pairing for pairing in pairings if pairing.names.isdisjoint(found.unranked)]
+    counted = [pairing for pairing in pairings if pairing.names.isdisjoint(results.unranked)]
     rows: dict[str, tuple[list[dict[str, Any]], Any]] = {
-        "standings.csv": ([row.model_dump() for row in found.standings], Standing.model_fields),
-        "pairs.csv": ([row.model_dump() for row in found.pairs], None),
-        "sides.csv": (_rename_sides([row.model_dump() for row in found.sides], found), None),
+        "standings.csv": ([row.model_dump() for row in results.standings], Standing.model_fields),
+        "pairs.csv": ([row.model_dump() for row in results.pairs], None),
+        "sides.csv": (_rename_sides([row.model_dump() for row in results.sides], results), None),
     }
-    if not found.rated:  # with a column for the mean of each side, empty for those that an entry has not played
-        sides = dict.fromkeys(side for row in found.returns for side in row.sides)
-        means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in found.returns]
-        earned = [row.model_dump(exclude={"sides"}) for row in found.returns]
+    if not results.rated:  # with a column for the mean of each side, empty for those that an entry has not played
+        sides = dict.fromkeys(side for row in results.returns for side in row.sides)
+        means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in results.returns]
+        earned = [row.model_dump(exclude={"sides"}) for row in results.returns]
         rows = {"standings.csv": ([row | more for row, more in zip(earned, means, strict=True)], None)}
-    rows["games.csv"] = _rename_sides(list(_game_rows(counted, found)), found), None
-    files = {RESULTS_FILE: found.model_dump_json(indent=1)}
+    rows["games.csv"] = _rename_sides(list(_game_rows(counted, results)), results), None
+    files = {RESULTS_FILE: results.model_dump_json(indent=1)}
     files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     return [folder / name for name in files]
 
 
-def _rename_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:
+def _rename_sides(rows: list[dict[str, Any]], results: CupResults) -> list[dict[str, Any]]:
     """Return rows with the names of the game's sides in their keys, and none for sides that it does not have."""
-    names: dict[str, str] = dict(zip(("red", "blue"), found.teams, strict=False))
-    lacking = {"blue", "winner"} if len(names) == 1 else set()
-    lacking |= set() if any(row.get("side") for row in rows) else {"side"}
+    names: dict[str, str] = dict(zip(("red", "blue"), results.teams, strict=False))
+    absent = {"blue", "winner"} if len(names) == 1 else set()
+    absent |= set() if any(row.get("side") for row in rows) else {"side"}
 
     def renamed(row: dict[str, Any]) -> dict[str, Any]:
         parts = {key: key.split("_") for key in row}
-        return {"_".join(names.get(p, p) for p in of): row[key] for key, of in parts.items() if not lacking & {*of}}
+        return {"_".join(names.get(p, p) for p in of): row[key] for key, of in parts.items() if not absent & {*of}}
 
     return [renamed(row) for row in rows]
 
 
-def forged_files(folder: Path, true: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
+def forged_files(folder: Path, expected_files: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
     """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
     lines = []
-    for path in true:
+    for path in expected_files:
         try:
-            same = (folder / path.name).read_bytes() == path.read_bytes()
+            identical = (folder / path.name).read_bytes() == path.read_bytes()
         except OSError:
-            same = False
-        if not same:
+            identical = False
+        if not identical:
             lines.append(f"{path.name}: differs from what cup.json and the pairings give")
-    own = {meeting.file(folder) for meeting in meetings(entries, config)}
-    foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in own)
+    expected_pairings = {meeting.file(folder) for meeting in meetings(entries, config)}
+    foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in expected_pairings)
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]
 
 
-def _game_rows(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str, Any]]:
-    first, other = (*found.teams, "")[:2]
-    words = {"R": first, "B": other, "D": "nobody", "r": other, "b": first, "-": "not played"}
+def _game_rows(pairings: list[Pairing], results: CupResults) -> Iterator[dict[str, Any]]:
+    first, other = (*results.teams, "")[:2]
+    winners = {"R": first, "B": other, "D": "nobody", "r": other, "b": first, "-": "not played"}
     for pairing in pairings:
         rows = zip(pairing.outcomes, pairing.length, pairing.return_red, pairing.return_blue, strict=True)
         for game, (letter, length, red, blue) in enumerate(rows):
@@ -331,7 +331,7 @@ def _game_rows(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str,
                 "blue": pairing.blue,
                 "side": pairing.side,
                 "game": game,
-                "winner": words[letter],
+                "winner": winners[letter],
                 "forfeited_by": {"r": pairing.red, "b": pairing.blue}.get(letter, ""),
                 "length": length,
                 "return_red": red,

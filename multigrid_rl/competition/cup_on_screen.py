@@ -46,27 +46,27 @@ UNCONFINED = "agents run without a sandbox: they could read and change what you 
 
 
 def play(
-    folder: Path, place: Path, played: ScenarioConfig, config: CupConfig, also: list[str], *, allow_copies: bool
+    folder: Path, target: Path, played: ScenarioConfig, config: CupConfig, extra: list[str], *, allow_copies: bool
 ) -> None:
     """Play the cup of the entries in ``folder``, and of players ``also``, in the folder ``place``, or go on with it.
 
     Where the seed is below 0 it is that of the cup there, or a fresh one.
     """
-    check_not_bound(folder, place)
-    if (before := read_manifest(place)) is not None:  # a resumed cup keeps its settings, unless others are given
-        config = replace(config, agents_key=before.agents_key)
+    check_not_bound(folder, target)
+    if (manifest := read_manifest(target)) is not None:  # a resumed cup keeps its settings, unless others are given
+        config = replace(config, agents_key=manifest.agents_key)
     if config.seed < 0:
-        config = replace(config, seed=before.seed if before else secrets.randbits(63))
-    entries = find_entries(folder, also, Catalogue(), config)
+        config = replace(config, seed=manifest.seed if manifest else secrets.randbits(63))
+    entries = find_entries(folder, extra, Catalogue(), config)
     check_agents(entries)
     originals = originals_of(played, config.spec)
     try:
         if not originals.by_play:
             console(120).print(f"copies are found by content alone: {played.name} has too few positions for more")
-        with exclusive_lock(place), warnings_on_screen():
-            _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
+        with exclusive_lock(target), warnings_on_screen():
+            _play(find_copies(entries, originals, config, refuse=not allow_copies), config, target)
     except (ScratchError, OSError) as error:
-        failure = RunError(reason(error, place)) if isinstance(error, OSError) else error
+        failure = RunError(reason(error, target)) if isinstance(error, OSError) else error
         failure.hint = "finished pairings are kept; the same command resumes the cup"
         raise failure from error
 
@@ -88,25 +88,25 @@ def verify(folder: Path, most: int | None) -> None:
     """
     config, entries = existing_cup(folder)
     check_agents(entries)
-    kept = read_results(folder / RESULTS_FILE)
-    if kept.format < FORMAT:
+    stored = read_results(folder / RESULTS_FILE)
+    if stored.format < FORMAT:
         wanted = f"format {FORMAT}, or multigrid-rl as of then, which verifies this cup"
-        raise ConfigError(expected(folder / RESULTS_FILE, wanted, f"format {kept.format}"))
-    made_with = kept.versions
+        raise ConfigError(expected(folder / RESULTS_FILE, wanted, f"format {stored.format}"))
+    made_with = stored.versions
     pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
-    found = tabulate(entries, pairings, config, made_with)
+    recomputed = tabulate(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
         screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
         try:
-            wrong_files = forged_files(folder, _write_files(found, pairings, Path(fresh)), entries, config)
+            wrong_files = forged_files(folder, _write_files(recomputed, pairings, Path(fresh)), entries, config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)
     agents = {entry.name for entry in entries if entry.kind == "external"}
-    again = [pairing for pairing in pairings if is_repeatable(pairing, entries)]
+    replayable = [pairing for pairing in pairings if is_repeatable(pairing, entries)]
     for pairing in unfounded_forfeits(pairings, entries, config):
         different += 1
         screen.print(f"{_pair_title(pairing, config)}: {pairing.reason}, which the other pairings do not show")
@@ -114,26 +114,26 @@ def verify(folder: Path, most: int | None) -> None:
         if not pairing.out and not is_repeatable(pairing, entries):
             screen.print(f"{_pair_title(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
     with ended_by_signals():
-        for before, wrong in replay_pairings(entries, config, again, most):
-            replayed, different = replayed + 1, different + bool(wrong)
-            drawn = "; an agent may draw in its own way" if wrong and agents & before.names else ""
-            screen.print(f"{_pair_title(before, config)}: {wrong or 'the same'}{drawn}")
-    last = {
+        for before, difference in replay_pairings(entries, config, replayable, most):
+            replayed, different = replayed + 1, different + bool(difference)
+            note = "; an agent may draw in its own way" if difference and agents & before.names else ""
+            screen.print(f"{_pair_title(before, config)}: {difference or 'the same'}{note}")
+    summary = {
         "pairings": replayed,
         "games": replayed * config.games,
         "different": different,
-        "not_repeatable": len(pairings) - len(again),
+        "not_repeatable": len(pairings) - len(replayable),
         "files_different": len(wrong_files),
-        "sha256": found.sha256,
+        "sha256": recomputed.sha256,
     }
-    typer.echo(json.dumps(last))
+    typer.echo(json.dumps(summary))
     if different or wrong_files:
         raise typer.Exit(1)
 
 
-def _write_files(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+def _write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
     """Write the tables of a cup and its page; no page where the add-on that writes it was left out."""
-    files = write_results(found, pairings, folder)
+    files = write_results(results, pairings, folder)
     return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
 
 
@@ -160,21 +160,21 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
             screen.print(f"    like {'; '.join(entry.same_as)}")
     if agents_trusted() and any(entry.kind == "external" for entry in entries):
         screen.print(UNCONFINED)
-    out: set[str | None] = {None}
+    reported: set[str | None] = {None}
 
-    def show(number: int, of: int, pairing: Pairing, now: bool) -> None:
+    def show(number: int, of: int, pairing: Pairing, fresh: bool) -> None:
         # One line for all that an entry forfeits when it is out.
-        if not pairing.out or pairing.at_fault not in out:
-            screen.print(_pairing_line(f"[{number}/{of}] {_pair_title(pairing, config)}", pairing, config, now=now))
+        if not pairing.out or pairing.at_fault not in reported:
+            screen.print(_pairing_line(f"[{number}/{of}] {_pair_title(pairing, config)}", pairing, config, now=fresh))
         if pairing.out:
-            out.add(pairing.at_fault)
+            reported.add(pairing.at_fault)
 
     played = play_cup(entries, config, folder, show)
     outcome = tabulate(entries, played, config, versions())
     files = _write_files(outcome, played, folder)
     _show_results(outcome, screen)
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
-    last = {
+    summary = {
         "entries": len(outcome.entries),
         "pairings": len(outcome.sides),
         "games": sum(side.games for side in outcome.sides),
@@ -184,7 +184,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         "unranked": outcome.unranked,
         "sha256": outcome.sha256,
     }
-    typer.echo(json.dumps(last))
+    typer.echo(json.dumps(summary))
 
 
 def _show_results(outcome: CupResults, screen: Console) -> None:
@@ -202,8 +202,8 @@ def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) 
     wins = " / ".join(str(pairing.count(letters)) for letters in ("Rb", "D", "Br"))
     counts = wins if config.rated else f"{pairing.count('D')} games"
     lost = pairing.count("rb")
-    more = " (and all its other games that are left)" if pairing.out else ""
-    forfeits = f"; {pairing.at_fault} forfeits {lost}{more}: {pairing.reason}" if lost else ""
+    rest = " (and all its other games that are left)" if pairing.out else ""
+    forfeits = f"; {pairing.at_fault} forfeits {lost}{rest}: {pairing.reason}" if lost else ""
     return f"{pair}: {counts if now else 'played before'}{forfeits}"
 
 
@@ -224,8 +224,8 @@ def _returns_table(results: CupResults) -> Table:
     for title in ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length"):
         grid.add_column(title, justify="right")
     for row in results.returns:
-        more = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
+        counts = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
         by_side = (f"{row.sides[side]:.4g}" if side in row.sides else "-" for side in sides)
         mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
-        grid.add_row(str(row.rank), row.name, mean, *by_side, *more)
+        grid.add_row(str(row.rank), row.name, mean, *by_side, *counts)
     return grid

@@ -32,7 +32,7 @@ from multigrid_rl.types import MultiAgentSpec, Policy, Seats
 Kind = Literal["scripted", "frozen", "external", "broken"]
 
 #: Files that may be meant as an entry; other files beside the entries (lists, notes) are ignored.
-HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
+HAND_IN_SUFFIXES = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
 #: Snapshots of a league that take part in its cup.
 SNAPSHOTS = 12
 #: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
@@ -63,7 +63,7 @@ class Entry:
     #: Frozen players by team, of each as ``load_team`` returns them.
     players: Unsaved[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
     #: Teams that it cannot play, with the reason.
-    lacks: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
+    unplayable: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def filed(self) -> str:
@@ -144,17 +144,17 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     if not folder.is_dir():
         raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
     try:
-        listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
+        catalogued = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
         if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's whole history
             paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
-        handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
+        hand_ins = [path for path in paths if path.is_dir() or path.suffix in HAND_IN_SUFFIXES or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
-    scenarios = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
+    scenarios = {path: catalogued.get(path.name, {}).get("scenario", config.scenario) for path in hand_ins}
     with closing(Scratch()) as scratch:  # entries are kept in memory
-        ours = [path for path in handed_in if scenarios[path] == config.scenario]
-        entries = [_read_hand_in(path, scratch.path, config) for path in ours]
+        selected = [path for path in hand_ins if scenarios[path] == config.scenario]
+        entries = [_read_hand_in(path, scratch.path, config) for path in selected]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
     entries += [named_entry(name, catalogue, config) for name in names]
@@ -172,12 +172,12 @@ def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
     if path.is_symlink() or not (zipped or path.is_dir()):
         return entry_in(path, config)
     try:
-        found = hand_in(path, scratch / filed_name(path.name))
+        submission = hand_in(path, scratch / filed_name(path.name))
     except UNREADABLE:
         return entry_in(path, config)
-    if found.problem is not None and zipped:
-        return replace(entry_in(path, config), problem=printable(found.problem))
-    return entry_in(found.folder, config, path.stem if zipped else path.name)
+    if submission.problem is not None and zipped:
+        return replace(entry_in(path, config), problem=printable(submission.problem))
+    return entry_in(submission.folder, config, path.stem if zipped else path.name)
 
 
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
@@ -188,17 +188,18 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     """
     # Snapshots of one learner are similar, but no copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
-    prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
+    fingerprints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
-    prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: probe_entry(entry, config) for entry in agents if originals.watches and not agents_trusted()}
+    fingerprints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
+    probed = agents if originals.probes_agents and not agents_trusted() else []
+    probes = {entry.name: probe_entry(entry, config) for entry in probed}
     checked = []
     for entry in entries:
-        if entry.name not in prints or entry.known:
+        if entry.name not in fingerprints or entry.known:
             checked.append(entry)
             continue
-        others = {name: player for name, player in prints.items() if name != entry.name}
-        similar = originals.similar(prints[entry.name], others, watched.get(entry.name, {}))
+        others = {name: player for name, player in fingerprints.items() if name != entry.name}
+        similar = originals.similar(fingerprints[entry.name], others, probes.get(entry.name, {}))
         known = next((str(player) for player in similar if player.name in originals.players), None)
         checked.append(replace(entry, same_as=tuple(map(str, similar))))
         if known is not None and refuse:
@@ -209,13 +210,13 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
 
 def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
     """Let an agent play the first steps of as many games as the cup has, for each team."""
-    config = replace(config, limits=config.limits.watched)
-    found: dict[str, ProbeAnswers | None] = {}
+    config = replace(config, limits=config.limits.probe_limits)
+    answers: dict[str, ProbeAnswers | None] = {}
     for team in config.sides:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()
-            found[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
-    return found
+            answers[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
+    return answers
 
 
 def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
@@ -241,11 +242,11 @@ def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
 
 
 @strangers()
-def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
+def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
     """Return the entry at ``path``, ``broken`` if it cannot play; ``handed_in``: what it was called then."""
-    called = handed_in or path.name
-    name = entry_name(called)
-    note = "" if name == called else f" (folder {shown(called)})"
+    folder_name = original_name or path.name
+    name = entry_name(folder_name)
+    note = "" if name == folder_name else f" (folder {shown(folder_name)})"
     try:
         if path.is_symlink():
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")
@@ -258,13 +259,13 @@ def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
             return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"
-        how_long = "unknown training steps" if steps is None else f"{steps:,} training steps"
-        about = f"{card.architecture['name']} for {trained}, {how_long}"
+        training = "unknown training steps" if steps is None else f"{steps:,} training steps"
+        about = f"{card.architecture['name']} for {trained}, {training}"
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
         players, failures = teams_of(path, config.spec)
-        lacks = {team: f"cannot play {team}: {reason_of(error, path, name)}" for team, error in failures.items()}
+        unplayable = {team: f"cannot play {team}: {reason_of(error, path, name)}" for team, error in failures.items()}
         entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
-        return replace(entry, files=tuple(read_parts(path)), players=players, lacks=lacks)
+        return replace(entry, files=tuple(read_parts(path)), players=players, unplayable=unplayable)
     except UNREADABLE as error:
         return Entry(
             name, "broken", f"cannot play{note}", problem=reason_of(error, path, name).removeprefix(f"{name}: ")

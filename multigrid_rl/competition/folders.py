@@ -56,14 +56,14 @@ def write_parts(parts: Iterable[FolderPart], target: Path) -> None:
     """Write what :func:`read_parts` has read into a new folder; programs stay programs. Raises ``OSError``."""
     target.mkdir(parents=True)
     for part in parts:
-        place = target / part.path
+        path = target / part.path
         if part.kind == "folder":
-            place.mkdir()
+            path.mkdir()
         elif part.kind == "link":
-            place.symlink_to(os.fsdecode(part.data))
+            path.symlink_to(os.fsdecode(part.data))
         else:
-            place.write_bytes(part.data)
-            place.chmod(part.mode & 0o777 | 0o600)
+            path.write_bytes(part.data)
+            path.chmod(part.mode & 0o777 | 0o600)
 
 
 def read_parts(folder: Path) -> Iterator[FolderPart]:
@@ -74,11 +74,11 @@ def read_parts(folder: Path) -> Iterator[FolderPart]:
     link, or a file that cannot be read.
     """
     paths: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=_cannot_read):
-        paths += [Path(here, name) for name in (*folders, *files)]
+    for parent, folders, files in os.walk(folder, onerror=_cannot_read):
+        paths += [Path(parent, name) for name in (*folders, *files)]
         if len(paths) > MAX_FOLDER_FILES:
             raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
-        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
+        if folders and len(Path(parent).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
             raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
     total = 0
     for path in sorted(paths):
@@ -97,16 +97,16 @@ def _cannot_read(error: OSError) -> NoReturn:
 
 
 def _part(path: Path, folder: Path) -> FolderPart:
-    own = path.relative_to(folder)
+    relative = path.relative_to(folder)
     if not path.is_symlink():
         if path.is_dir():
-            return FolderPart(own, "folder")
-        return FolderPart(own, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
+            return FolderPart(relative, "folder")
+        return FolderPart(relative, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
     link = path.readlink()
     # An absolute one leads out of every copy of the folder.
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
         raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
-    return FolderPart(own, "link", os.fsencode(link))
+    return FolderPart(relative, "link", os.fsencode(link))
 
 
 class ScratchError(RunError):
@@ -189,9 +189,9 @@ def remove_leftovers() -> None:
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                found = os.fstat(handle)
-                old = time.time() - found.st_mtime > _YOUNG_S
-                if old and found.st_uid == os.geteuid() and not lock(handle):
+                status = os.fstat(handle)
+                old = time.time() - status.st_mtime > _YOUNG_S
+                if old and status.st_uid == os.geteuid() and not lock(handle):
                     remove_tree(path)
             finally:
                 os.close(handle)

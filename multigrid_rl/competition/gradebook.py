@@ -75,9 +75,9 @@ def grade_class(
     with exclusive_lock(home):
         examiner = replace(examiner, rubric=_seeded_rubric(home, examiner.rubric))
         for hand_in in hand_ins:
-            kept = _earlier_result(home, hand_in)
-            results.append(_grade_hand_in(home, hand_in, examiner) if kept is None else kept)
-            show(printable(hand_in.name), results[-1], kept is None)
+            earlier = _earlier_result(home, hand_in)
+            results.append(_grade_hand_in(home, hand_in, examiner) if earlier is None else earlier)
+            show(printable(hand_in.name), results[-1], earlier is None)
         copies = _copies(hand_ins, results, examiner.originals)
         write_whole(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
     return results
@@ -107,10 +107,10 @@ def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
     """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
     try:
         result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
-        same = result["files_sha256"] == folder_sha256(hand_in.folder)
+        unchanged = result["files_sha256"] == folder_sha256(hand_in.folder)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return result if same else None
+    return result if unchanged else None
 
 
 def _grade_hand_in(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any]:
@@ -138,11 +138,11 @@ def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals
             fingerprints[hand_in.name] = originals.fingerprint(hand_in.folder)
     rows = []
     for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
-        found = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
+        copies = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
         if name in fingerprints:
-            others = {other: its for other, its in fingerprints.items() if other != name}
-            found += originals.similar(fingerprints[name], others)
-        rows.append("; ".join(dict.fromkeys(map(str, found))))
+            others = {other: fingerprint for other, fingerprint in fingerprints.items() if other != name}
+            copies += originals.similar(fingerprints[name], others)
+        rows.append("; ".join(dict.fromkeys(map(str, copies))))
     return rows
 
 
@@ -174,9 +174,9 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
     """Return what a check is, what was measured, its 95 % interval, and the points."""
     if check["points"] is None:
         return check["check"], "not measured", "-", "left out"
-    between = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
+    interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
     close = ", too close to call" if check["close"] else ""
-    return check["check"], f"{check['value']:.3f}", between, f"{check['points']:g} of {check['of']:g}{close}"
+    return check["check"], f"{check['value']:.3f}", interval, f"{check['points']:g} of {check['of']:g}{close}"
 
 
 def _csv(hand_ins: list[Submission], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:

@@ -40,7 +40,7 @@ from multigrid_rl.types import EpisodeTable, Policy, RunError, Seats
 
 #: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most; the default of
 #: games of others, and of episodes in which nobody meets.
-EPISODES, PROGRAM_EPISODES, GAMES, ALONE = 20_000, 1_000, 1_000, 100
+EPISODES, PROGRAM_EPISODES, GAMES, SOLO_EPISODES = 20_000, 1_000, 1_000, 100
 #: Of programs: an answer is for all games of an exam's side, and all answers for one opponent from one side.
 LIMITS = Limits(step_s=10.0, total_s=300.0)
 
@@ -57,14 +57,14 @@ class Check(Bound):
     def _ramp(cls, values: Any) -> Any:
         if not isinstance(values, dict) or not {"from", "full", "start"} & values.keys():
             return values
-        own = {key: value for key, value in values.items() if key not in ("from", "full", "at_least", "at_most")}
+        fields = {key: value for key, value in values.items() if key not in ("from", "full", "at_least", "at_most")}
         ends = (values.get("from"), values.get("full"))
         numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
-        if own.keys() | {"from", "full"} != values.keys() or "start" in own or len({*numbers}) != 2:
+        if fields.keys() | {"from", "full"} != values.keys() or "start" in fields or len({*numbers}) != 2:
             raise ValueError(
                 expected("from, full", "two numbers, and neither at_least nor at_most", f"{ends[0]}, {ends[1]}")
             )
-        return {**own, "start": ends[0], "at_least" if numbers[0] < numbers[1] else "at_most": ends[1]}
+        return {**fields, "start": ends[0], "at_least" if numbers[0] < numbers[1] else "at_most": ends[1]}
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> "Check":
@@ -77,10 +77,10 @@ class Check(Bound):
         if self.start is not None:
             share = (value - self.start) / (self.bound - self.start)
             return round(self.points * min(max(share, 0.0), 1.0), 2)
-        met = value <= self.bound if self.comparison == "<=" else value >= self.bound
-        return self.points if met else 0.0
+        is_met = value <= self.bound if self.comparison == "<=" else value >= self.bound
+        return self.points if is_met else 0.0
 
-    def judged(self, values: list[Interval]) -> dict[str, Any]:
+    def row_of(self, values: list[Interval]) -> dict[str, Any]:
         """Return a row of the result; ``None`` stands for what cannot be measured."""
         row: dict[str, Any] = {"check": str(self), "of": self.points}
         if not values:
@@ -103,8 +103,8 @@ class Check(Bound):
 
     def __str__(self) -> str:
         """For example ``win/* >= 0.9``, or ``win/* from 0.3 to 0.5``."""
-        way = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
-        return f"{self.metric} {way}"
+        bound = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
+        return f"{self.metric} {bound}"
 
 
 class Exam(Part):
@@ -185,10 +185,10 @@ def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
     scenario, spec = _game(rubric)
     for name, wanted in ({"opponent": None, "sides": "own"} if len(sides_of(spec)) == 1 else {}).items():
         if getattr(exam, name) != wanted:
-            words = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
-            raise ConfigError(expected(f"{key}.{name}", words, getattr(exam, name)))
-    asked, who = SimpleNamespace(scenario=scenario), place_of(spec).who(spec)
-    absent = {name: why for group in groups("metrics") for name, why in group.absent(asked, who).items()}
+            requirement = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
+            raise ConfigError(expected(f"{key}.{name}", requirement, getattr(exam, name)))
+    config, who = SimpleNamespace(scenario=scenario), place_of(spec).who(spec)
+    absent = {name: reason for group in groups("metrics") for name, reason in group.absent(config, who).items()}
     for check in exam.checks:
         if check.metric in absent:
             raise ConfigError(
@@ -227,7 +227,7 @@ class Examiner:
 
     def episodes(self, exam: Exam) -> int:
         """Return how many games an exam has, of all sides together."""
-        by_default = EPISODES if place_of(self.spec).built_in else GAMES if len(self.sides) > 1 else ALONE
+        by_default = EPISODES if place_of(self.spec).built_in else GAMES if len(self.sides) > 1 else SOLO_EPISODES
         return exam.episodes if "episodes" in exam.model_fields_set else by_default
 
     def grade(self, bundle: Path) -> dict[str, Any]:
@@ -245,8 +245,8 @@ class Examiner:
         sha256 = folder_sha256(bundle) if program else bundle_sha256(bundle)
         with strangers():
             load_team(bundle, self.spec, rubric.team)
-        watched = self._watched(bundle) if program and self.originals.watches else {}
-        copies = self.originals.similar(self.originals.fingerprint(bundle), watched=watched)
+        probes = self._probe(bundle) if program and self.originals.probes_agents else {}
+        copies = self.originals.similar(self.originals.fingerprint(bundle), probes=probes)
         if copies and rubric.refuse_known:
             raise CopyError(expected(bundle, "an original player", f"a copy of {', '.join(map(str, copies))}"))
         began = time.perf_counter()
@@ -274,20 +274,20 @@ class Examiner:
             "exams": exams,
         }
 
-    def result(self, found: Submission) -> dict[str, Any]:
+    def result(self, submission: Submission) -> dict[str, Any]:
         """Return the result of a hand-in, without points and with the reason where it cannot be played."""
         try:
-            if found.problem is not None:
-                raise PlayerError(found.problem)
-            return self.grade(found.folder)
+            if submission.problem is not None:
+                raise PlayerError(submission.problem)
+            return self.grade(submission.folder)
         except PlayerError as error:
-            told = NOT_ORIGINAL if isinstance(error, CopyError) else None
-            return self.refused(found.folder, reason_of(error, found.folder, found.name), told)
+            feedback = NOT_ORIGINAL if isinstance(error, CopyError) else None
+            return self.refused(submission.folder, reason_of(error, submission.folder, submission.name), feedback)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
         """Return the result of a hand-in that cannot be played: no points, the reason, and the student's."""
-        shown = problem if feedback is None else feedback
-        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": shown}
+        student_problem = problem if feedback is None else feedback
+        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": student_problem}
 
     def _result(self, bundle: Path, points: float) -> dict[str, Any]:
         rubric = self.rubric
@@ -307,33 +307,35 @@ class Examiner:
             raise PlayerError(expected(bundle, wanted, kind))
         return program
 
-    def _watched(self, agent: Path) -> dict[str, ProbeAnswers | None]:
+    def _probe(self, agent: Path) -> dict[str, ProbeAnswers | None]:
         """Let an agent play the first steps of as many games as in the first exam, for each team it is graded as."""
         rubric, first = self.rubric, self.rubric.exams[0]
         games = min(self.episodes(first), PROGRAM_EPISODES) // len(rubric.teams_of(first, self.sides))
-        found = {}
+        answers = {}
         for team in {team for exam in rubric.exams for team in rubric.teams_of(exam, self.sides)}:
-            (player,) = load_team(agent, self.spec, team, limits=self.limits.watched).values()
+            (player,) = load_team(agent, self.spec, team, limits=self.limits.probe_limits).values()
             with kill_descendants(), cast("AgentPlayer", player):
-                found[team] = watch(self.spec, team, player, games, rubric.seed ^ 1)
-        return found
+                answers[team] = watch(self.spec, team, player, games, rubric.seed ^ 1)
+        return answers
 
     def _play_exam(self, bundle: Path, exam: Exam, number: int, program: bool) -> dict[str, Any]:
         spec, rubric = self.spec, self.rubric
         teams = rubric.teams_of(exam, self.sides)
         tables: list[tuple[str, EpisodeTable]] = []
         meters: list[EntropyMeter] = []
-        asked = any(check.metric == ENTROPY for check in exam.checks)
+        entropy = any(check.metric == ENTROPY for check in exam.checks)
         episodes = min(self.episodes(exam), PROGRAM_EPISODES) if program else self.episodes(exam)
         for team in teams:
             with strangers():
-                own = load_team(bundle, spec, team, greedy=rubric.mode == "argmax", limits=self.limits)
-            own |= {seat: EntropyMeter(its, asked=asked) for seat, its in own.items() if isinstance(its, FrozenPlayer)}
+                players = load_team(bundle, spec, team, greedy=rubric.mode == "argmax", limits=self.limits)
+            for seat, player in players.items():
+                if isinstance(player, FrozenPlayer):
+                    players[seat] = EntropyMeter(player, required=entropy)
             others = rivals(exam.opponent, team, spec, self.folder)
             # Each exam has its own games; the two sides of one exam share them.
-            table = play_games(spec, {**own, **others}, episodes // len(teams), seed=rubric.seed + number).whole()
+            table = play_games(spec, {**players, **others}, episodes // len(teams), seed=rubric.seed + number).whole()
             tables.append((team, table))
-            meters += [player for player in own.values() if isinstance(player, EntropyMeter)]
+            meters += [player for player in players.values() if isinstance(player, EntropyMeter)]
         unmeasured = ENTROPY if program else None
         return {
             "name": exam.name,
@@ -342,7 +344,7 @@ class Examiner:
             "sides": exam.sides,
             "episodes": sum(table.episodes for _, table in tables),
             "checks": [
-                check.judged([] if check.metric == unmeasured else measure(check.metric, spec, tables, meters))
+                check.row_of([] if check.metric == unmeasured else measure(check.metric, spec, tables, meters))
                 for check in exam.checks
             ],
         }
@@ -353,22 +355,22 @@ def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limit
     return Examiner(rubric, folder, originals_of(*_game(rubric), earlier), limits)
 
 
-def rivals(name: str | None, team: str, spec: Seats, beside: Path) -> dict[str, Policy]:
+def rivals(name: str | None, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:
     """Load players for the seats of all teams but ``team``; see :func:`opponents`. Raises ``ConfigError``."""
     others = [other for other in sides_of(spec) if other != team]
     if bool(others) == (name is None):
         raise ConfigError(expected("opponent", "a player" if others else "none in a scenario with one team", name))
-    return {seat: player for other in others for seat, player in opponents(str(name), other, spec, beside).items()}
+    return {seat: player for other in others for seat, player in opponents(str(name), other, spec, folder).items()}
 
 
-def opponents(name: str, team: str, spec: Seats, beside: Path) -> dict[str, Policy]:
+def opponents(name: str, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:
     """Load players for the seats of ``team`` by name, or from the rubric's own folder, which students never see."""
     catalogue = Catalogue()
-    if code_of(name) is not None or is_agent(beside / name):
+    if code_of(name) is not None or is_agent(folder / name):
         check_code("opponent", [name], "a player of this project")
     if name in BUILT_IN or code_of(name) is not None:
         return {seat: catalogue.seat(name, spec, seat).player for seat in spec.seats_of(team)}
     try:
-        return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
+        return load_team(catalogue.folder(name) if name in catalogue.entries else folder / name, spec, team)
     except PlayerError as error:
         raise ConfigError(f"opponent={name}: {error}") from error

@@ -102,7 +102,7 @@ def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
     return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"
 
 
-def _find_folder(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
+def _find_folder(path: Path, scratch: Path, depth: int, room: Counter[str]) -> Path:
     """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it.
 
     ``room``: bytes and files that may still be unpacked.
@@ -114,19 +114,19 @@ def _find_folder(path: Path, scratch: Path, around: int, room: Counter[str]) -> 
     try:
         folder_kind(path)
     except PlayerError:
-        found = []
-        for inner in _inner_paths(path) if around else ():
+        folders = []
+        for inner in _inner_paths(path) if depth else ():
             with suppress(PlayerError):
-                found.append(_find_folder(inner, scratch, around - 1, room))
+                folders.append(_find_folder(inner, scratch, depth - 1, room))
             if room["bytes"] <= 0 or room["files"] < 0:
                 most = f"{_MAX_UNPACKED} bytes" if room["bytes"] <= 0 else f"{2 * MAX_FOLDER_FILES} files"
                 raise PlayerError(expected(path, f"at most {most} when unpacked", "more")) from None
-        if len(found) > 1:
-            names = " and ".join(shown(inner.name) for inner in found)
+        if len(folders) > 1:
+            names = " and ".join(shown(inner.name) for inner in folders)
             raise PlayerError(expected(path, "one bundle or one agent", names)) from None
-        if not found:
+        if not folders:
             raise
-        path = found[0]
+        path = folders[0]
     return path
 
 
@@ -180,30 +180,30 @@ class _Bounded:
         return getattr(self.file, name)
 
 
-def _parts(path: Path, left: Counter[str]) -> Iterator[FolderPart]:
+def _parts(path: Path, allowance: Counter[str]) -> Iterator[FolderPart]:
     """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpack`."""
     with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
         bounded.most = None
         folders: set[PurePosixPath] = set()
-        room, files = min(MAX_FOLDER_BYTES, left["bytes"]), 0
+        room, files = min(MAX_FOLDER_BYTES, allowance["bytes"]), 0
         for member in archive.infolist():
             name = inner_path(path, member.filename)
             _check_member(path, member)
             if not name.parts or {*name.parts} & {*DESKTOP_FILES}:
                 continue
-            above = [parent for parent in reversed(name.parents) if parent.parts]
-            new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
-            folders.update(new)
+            parents = [parent for parent in reversed(name.parents) if parent.parts]
+            new_folders = [each for each in [*parents, *([name] if member.is_dir() else [])] if each not in folders]
+            folders.update(new_folders)
             files += not member.is_dir()
-            left["files"] -= len(new) + (not member.is_dir())
-            if len(folders) + files > MAX_FOLDER_FILES or left["files"] < 0:
+            allowance["files"] -= len(new_folders) + (not member.is_dir())
+            if len(folders) + files > MAX_FOLDER_FILES or allowance["files"] < 0:
                 raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
-            yield from (FolderPart(Path(each), "folder") for each in new)
+            yield from (FolderPart(Path(each), "folder") for each in new_folders)
             if not member.is_dir():
                 with archive.open(member) as file:
                     data = file.read(room + 1)  # a few bytes may unpack to any number
                 room -= len(data)
-                left["bytes"] -= len(data)
+                allowance["bytes"] -= len(data)
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
                 yield FolderPart(Path(name), "file", data, member.external_attr >> 16)

@@ -83,10 +83,10 @@ def refuse_calls(*, contained: bool) -> None:
         program += [(0x06, 0, 0, _ALLOWED), _answer(0)]
     program += [(0x06, 0, 0, _ALLOWED)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
-    whole = struct.pack("HP", len(program), ctypes.addressof(code))
+    filter_program = struct.pack("HP", len(program), ctypes.addressof(code))
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(whole), 0, 0)
+    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(filter_program), 0, 0)
 
 
 def _answer(error: int) -> tuple[int, int, int, int]:

@@ -37,8 +37,8 @@ def measure(
     for team, table in tables:
         samples = samples_of(table, place_of(spec).who(spec), (*spec.seats_of(team), team))
         sides.append([sample.values for name, sample in samples.items() if fnmatchcase(name, metric)])
-    found = [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
-    return [Interval(each.value, -math.inf, math.inf) if math.isnan(each.low) else each for each in found]
+    intervals = [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
+    return [Interval(each.value, -math.inf, math.inf) if math.isnan(each.low) else each for each in intervals]
 
 
 class EntropyMeter:
@@ -48,9 +48,9 @@ class EntropyMeter:
     ``asked``: a check names the entropy; else a head without probabilities plays, too.
     """
 
-    def __init__(self, player: FrozenPlayer, *, asked: bool = True) -> None:
+    def __init__(self, player: FrozenPlayer, *, required: bool = True) -> None:
         self.player = player
-        self.entropic = asked or getattr(player.distribution, "density", True)
+        self.entropic = required or getattr(player.distribution, "density", True)
         self.name = player.name
         self.initial_state, self.reset_state = player.initial_state, player.reset_state
         self.total = 0.0
@@ -67,15 +67,15 @@ class EntropyMeter:
         Raises ``PlayerError``: network outputs that are no distribution, because of too large weights or of the head.
         """
         outputs, state = self.player.outputs(view, state)
-        drawn = self.player.choose(outputs, rng)
+        sample = self.player.choose(outputs, rng)
         seats = slice(view.seat, view.seat + self.player.members)
-        living = view.turn  # eliminated seats, finished games and those in which another moves make no decision
-        if living is None:
-            living = np.ones((len(view.tokens), 1), np.bool_) if view.board is None else view.board.out[:, seats] == 0
-        added = float((drawn.entropy.reshape(len(living), -1) * living).sum())
-        if not math.isfinite(added if self.entropic else drawn.actions.sum()):
+        deciding = view.turn  # eliminated seats, finished games and those in which another moves make no decision
+        if deciding is None:
+            deciding = np.ones((len(view.tokens), 1), np.bool_) if view.board is None else view.board.out[:, seats] == 0
+        entropy = float((sample.entropy.reshape(len(deciding), -1) * deciding).sum())
+        if not math.isfinite(entropy if self.entropic else sample.actions.sum()):
             wanted = f"finite {'entropy' if self.entropic else 'numbers'} in every decision"
             raise PlayerError(expected(self.name, wanted, "network outputs without probabilities"))
-        self.total += added
-        self.decisions += int(living.any(axis=1).sum())
-        return self.player.taken(drawn.actions), state
+        self.total += entropy
+        self.decisions += int(deciding.any(axis=1).sum())
+        return self.player.taken(sample.actions), state

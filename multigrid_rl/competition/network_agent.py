@@ -33,24 +33,24 @@ class Player:
     """
 
     def __init__(
-        self, row: dict[str, Any], reads: spaces.Space[Any], outputs: int, seats: list[str], games: int
+        self, row: dict[str, Any], space: spaces.Space[Any], outputs: int, seats: list[str], games: int
     ) -> None:
         module, _, name = row["class"].partition(":")
         generator = torch.Generator().manual_seed(0)
-        self.network = getattr(importlib.import_module(module), name)(reads, outputs, tuple(row["hidden"]), generator)
+        self.network = getattr(importlib.import_module(module), name)(space, outputs, tuple(row["hidden"]), generator)
         self.network.load_state_dict(load_file(HOME / row["weights"]))
         self.network.eval()
         self.row, self.seats, self.actions = row, seats, row["actions"]
         self.memory = torch.zeros(games, self.network.state_size)
 
-    def outputs(self, seen: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+    def outputs(self, observations: torch.Tensor, numbers: list[int]) -> torch.Tensor:
         """Return the network's outputs (n, outputs) in the games ``numbers``."""
         outputs: torch.Tensor
         with torch.inference_mode():
             if self.memory.shape[1]:
-                outputs, _, self.memory[numbers] = self.network(seen, self.memory[numbers])
+                outputs, _, self.memory[numbers] = self.network(observations, self.memory[numbers])
             else:
-                outputs = self.network.logits(seen)
+                outputs = self.network.logits(observations)
         return outputs
 
 
@@ -104,18 +104,18 @@ class NumbersPlayer(Player):
     def act(self, games: list[dict[str, Any]], generator: torch.Generator) -> list[dict[str, Any]]:
         """Return the actions of each game, by seat; nothing where it is another's turn."""
         (seat,) = self.seats
-        due = [k for k, game in enumerate(games) if seat in game["seats"]]
+        acting = [k for k, game in enumerate(games) if seat in game["seats"]]
         actions: list[dict[str, Any]] = [{} for _ in games]
-        if due:
-            seen = torch.from_numpy(np.stack([self._numbers(games[k]["seats"][seat]) for k in due]))
-            outputs = self.outputs(seen, [games[k]["game"] for k in due])
-            for k, row in zip(due, self._chosen(outputs, generator), strict=True):
+        if acting:
+            observations = torch.from_numpy(np.stack([self._numbers(games[k]["seats"][seat]) for k in acting]))
+            outputs = self.outputs(observations, [games[k]["game"] for k in acting])
+            for k, row in zip(acting, self._chosen(outputs, generator), strict=True):
                 actions[k][seat] = row
         return actions
 
     def _numbers(self, view: dict[str, Any]) -> NDArray[np.float32]:
-        seen = view["observation"]
-        numbers = np.frombuffer(b64decode(seen), "<f4") if isinstance(seen, str) else np.array(seen, np.float32)
+        values = view["observation"]
+        numbers = np.frombuffer(b64decode(values), "<f4") if isinstance(values, str) else np.array(values, np.float32)
         flags = np.zeros(self.size - len(numbers), np.float32)
         flags[view.get("legal", [])] = 1.0
         return np.concatenate([numbers, flags])
@@ -141,15 +141,15 @@ def players_of(hello: dict[str, Any]) -> list[Any]:
     seats = list(hello["seats"])
     while seats:
         other = seats[0].replace("red", "blue") if seats[0].startswith("red") else seats[0].replace("blue", "red")
-        own = [row for row in tables["networks"] if seats[0] in row["seats"]]
-        rows = own or [row for row in tables["networks"] if other in row["seats"]]
+        trained = [row for row in tables["networks"] if seats[0] in row["seats"]]
+        rows = trained or [row for row in tables["networks"] if other in row["seats"]]
         if not rows:
             sys.exit(f"no network in this folder plays {seats[0]}")
-        taken, seats = seats[: rows[0]["members"]], seats[rows[0]["members"] :]
+        played, seats = seats[: rows[0]["members"]], seats[rows[0]["members"] :]
         if hello["protocol"] > 1:
-            players.append(NumbersPlayer(rows[0], taken, hello["games"]))
+            players.append(NumbersPlayer(rows[0], played, hello["games"]))
         else:
-            players.append(DoorsPlayer(rows[0], tables, taken, hello["games"], mirrored=not own))
+            players.append(DoorsPlayer(rows[0], tables, played, hello["games"], mirrored=not trained))
     return players
 
 

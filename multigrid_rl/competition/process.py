@@ -120,22 +120,22 @@ class AgentProcess:
             self._pump(_NOTHING, 0.0)
             if self._inbox:
                 raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
-            rest, begin, over = memoryview(message), time.monotonic(), False
-            while not over:
-                looked = time.monotonic()
-                if looked - begin >= WAITING * seconds:
+            rest, begin, answered = memoryview(message), time.monotonic(), False
+            while not answered:
+                look_s = time.monotonic()
+                if look_s - begin >= WAITING * seconds:
                     raise BusyError(f"no answer within {WAITING * seconds:g} s, as the machine was too busy")
                 rest = self._pump(rest, _LOOK_S)
                 sleeps = (rest or b"\n" not in self._inbox) and not self._usage.computes()
                 if sleeps:
                     rest = self._pump(rest, 0.0)  # as it does when it has just answered
-                over = not rest and b"\n" in self._inbox
+                answered = not rest and b"\n" in self._inbox
                 if (excess := self._usage.excess()) is not None:
                     raise ProcessError(excess)
                 if len(self._inbox) > MAX_LINE:
                     raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
-                asleep += time.monotonic() - looked if sleeps and not over else 0.0
-                if not over and self._usage.computed() - before + asleep >= seconds:
+                asleep += time.monotonic() - look_s if sleeps and not answered else 0.0
+                if not answered and self._usage.computed() - before + asleep >= seconds:
                     raise TooSlowError
         finally:
             self._signal(signal.SIGSTOP)
@@ -213,21 +213,21 @@ class AgentProcess:
         if self._in_sandbox and status is not None and status > _BY_SIGNAL:
             status = _BY_SIGNAL - status  # as the sandbox, like a shell, says it
         if status is None:
-            how = "closed its output"
+            reason = "closed its output"
         elif status < 0:
             names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(-status, f'signal {-status}')}"
+            reason = f"was killed by {names.get(-status, f'signal {-status}')}"
         else:
-            how = f"exited with status {status}"
+            reason = f"exited with status {status}"
         lines = [line for line in self._stderr_tail.splitlines() if line.strip()]
-        return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
+        return ProcessError(reason, f": {shown(lines[-1], 200)}" if lines else "")
 
 
 def _environment(home: str, seed: int, *, in_sandbox: bool) -> dict[str, str]:
     # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
     # A sandbox has the system's folders alone, and whose others there are is nobody's business.
-    others = "/usr/local/bin:/usr/bin:/bin" if in_sandbox else os.environ.get("PATH", os.defpath)
-    path = os.pathsep.join([str(Path(sys.executable).parent), others])
+    path_folders = "/usr/local/bin:/usr/bin:/bin" if in_sandbox else os.environ.get("PATH", os.defpath)
+    path = os.pathsep.join([str(Path(sys.executable).parent), path_folders])
     return {
         "PATH": path,
         "LANG": "C.UTF-8",
@@ -241,7 +241,7 @@ def _environment(home: str, seed: int, *, in_sandbox: bool) -> dict[str, str]:
 
 def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch, usage: "Usage") -> None:
     """Kill the process group, close pipes, wait for the process, remove its folder."""
-    usage.watched.discard(usage)
+    usage.running.discard(usage)
     with process, suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
     selector.close()
@@ -254,10 +254,10 @@ class Usage:
     Attributes:
         found: what there was too much of, in words.
         computed_s: what :meth:`computed` returned last.
-        watched: of all agents that run.
+        running: of all agents that run.
     """
 
-    watched: ClassVar[set["Usage"]] = set()
+    running: ClassVar[set["Usage"]] = set()
 
     def __init__(self, pid: int, limits: Limits) -> None:
         self.pid, self.limits = pid, limits
@@ -266,7 +266,7 @@ class Usage:
         self._pids = {pid}
         self._total, self.computed_s = 0.0, 0.0
         self._reserve = _free_memory() // 10
-        self.watched.add(self)
+        self.running.add(self)
 
     def excess(self) -> str | None:
         """Return what there is too much of, in words; checks only if some time has passed."""
@@ -274,7 +274,7 @@ class Usage:
         if now >= self._next:
             self._next = now + _CHECK_S
             self.found = self.found or self._excess()
-            if _free_memory() < self._reserve and not any(its.found for its in self.watched):
+            if _free_memory() < self._reserve and not any(usage.found for usage in self.running):
                 self._end_largest()
         return self.found
 
@@ -305,7 +305,7 @@ class Usage:
 
     def _end_largest(self) -> None:
         """End the agent that holds the most before the kernel ends processes of its own choice, the referee's too."""
-        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self.watched)
+        held, _, largest = max((sum(map(_memory, usage._processes())), usage.pid, usage) for usage in self.running)
         largest.found = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
         with suppress(ProcessLookupError):
             os.killpg(largest.pid, signal.SIGKILL)
@@ -330,10 +330,10 @@ def _computed_seconds(pid: int) -> float:
     return 0.0
 
 
-def _list_of_process(pid: int, what: str) -> list[str]:
+def _list_of_process(pid: int, kind: str) -> list[str]:
     """Return the threads (``task``) or open files (``fd``) of a process."""
     with suppress(OSError):  # it left
-        return os.listdir(f"/proc/{pid}/{what}")  # noqa: PTH208 - thousands of them
+        return os.listdir(f"/proc/{pid}/{kind}")  # noqa: PTH208 - thousands of them
     return []
 
 
@@ -360,9 +360,9 @@ def _disk_usage(pids: Iterable[int], room: int) -> tuple[int, int]:
     """Return bytes and files of a sandbox's own file system of ``room`` bytes, seen through a process in it."""
     for pid in pids:
         with suppress(OSError):  # it left
-            found = os.statvfs(f"/proc/{pid}/root/tmp")
-            if found.f_blocks * found.f_frsize == room:
+            status = os.statvfs(f"/proc/{pid}/root/tmp")
+            if status.f_blocks * status.f_frsize == room:
                 # What is full is too much, if only by the byte that did not fit.
-                full = found.f_bavail == 0
-                return room + full - found.f_bavail * found.f_frsize, found.f_files - found.f_ffree
+                full = status.f_bavail == 0
+                return room + full - status.f_bavail * status.f_frsize, status.f_files - status.f_ffree
     return 0, 0

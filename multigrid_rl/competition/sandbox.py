@@ -29,10 +29,10 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternativ
 _INTERPRETER = ("bin", "lib", "lib64", "pyvenv.cfg")
 _NOBODY = "65534"
 #: Where an agent's own folder lies in the sandbox, to be read, and the one folder that it may write.
-_HANDED_IN, _OWN = "/handed-in", "/tmp"
+_FILES, _HOME = "/handed-in", "/tmp"
 #: Runs the command in a copy of what was handed in: its folder is its own, and what it writes there is gone afterwards.
 #: The shell stays as the first process, and holds no pipe of the agent's.
-_RUN = f'cp -R {_HANDED_IN} {_OWN}/agent; cd {_OWN}/agent; exec 3<&0; "$@" <&3 3<&- & exec <&- >&- 2>&- 3<&-; wait $!'
+_RUN = f'cp -R {_FILES} {_HOME}/agent; cd {_HOME}/agent; exec 3<&0; "$@" <&3 3<&- & exec <&- >&- 2>&- 3<&-; wait $!'
 _SHARED_MEMORY = 16 * 2**20
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _FILE_BYTES = 64_000_000
@@ -55,7 +55,7 @@ class Limits:
     disk_mb: int = 256  # everything that it writes in a sandbox
 
     @property
-    def watched(self) -> "Limits":
+    def probe_limits(self) -> "Limits":
         """What it may use where it is only watched, to be compared with others."""
         return replace(self, total_s=min(self.total_s, _PROBE_S))
 
@@ -81,12 +81,12 @@ def bwrap_available() -> bool:
     # The interpreter is run: where its files are root's alone, an agent could not.
     command = (sys.executable, "-I", "-S", "-c", "")
     try:
-        with TemporaryDirectory() as nothing:
-            inside = launch_command(command, Path(nothing), Limits(), in_sandbox=True)
-            tried = subprocess.run(inside, capture_output=True, timeout=10, check=False)
+        with TemporaryDirectory() as empty_folder:
+            sandboxed = launch_command(command, Path(empty_folder), Limits(), in_sandbox=True)
+            result = subprocess.run(sandboxed, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return tried.returncode == 0
+    return result.returncode == 0
 
 
 def launch_command(command: Sequence[str], folder: Path, limits: Limits, *, in_sandbox: bool) -> list[str]:
@@ -104,12 +104,12 @@ def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[st
     # Namespaces of its own for users, processes, network and the rest; everything in it ends with this process.
     arguments = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY]
     arguments += ["--die-with-parent", "--as-pid-1", "--hostname", "agent"]
-    arguments += ["--perms", "1777", "--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
-    made: set[Path] = set()
+    arguments += ["--perms", "1777", "--size", str(disk_mb * 2**20), "--tmpfs", _HOME]
+    parents: set[Path] = set()
     for path, readable in _visible_places().items():
         for parent in [*path.parents][-2::-1]:  # else made for root alone
-            arguments += [] if parent in made else ["--perms", "0755", "--dir", str(parent)]
-            made.add(parent)
+            arguments += [] if parent in parents else ["--perms", "0755", "--dir", str(parent)]
+            parents.add(parent)
         if not readable:
             arguments += ["--size", str(_SHARED_MEMORY), "--tmpfs", str(path)]
         elif path.is_symlink():
@@ -117,10 +117,10 @@ def bwrap_command(command: Sequence[str], folder: Path, disk_mb: int) -> list[st
         else:
             arguments += ["--ro-bind-try", str(path), str(path)]
     arguments += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
-    arguments += ["--ro-bind", str(folder), _HANDED_IN]
+    arguments += ["--ro-bind", str(folder), _FILES]
     # The kernel's settings in /proc/sys among them.
     arguments += [word for place in ("/proc", "/dev", "/") for word in ("--remount-ro", place)]
-    arguments += ["--chdir", _OWN, "--setenv", "HOME", _OWN, "--setenv", "TMPDIR", _OWN]
+    arguments += ["--chdir", _HOME, "--setenv", "HOME", _HOME, "--setenv", "TMPDIR", _HOME]
     return [*arguments, "--", "/bin/sh", "-ec", _RUN, "sh", *command]
 
 
@@ -133,8 +133,8 @@ def _visible_places() -> dict[Path, bool]:
     wanted |= {} if data_root() == package.parent else {data_root(): False}
     places: dict[Path, bool] = {}
     for path, readable in (wanted | {data_root() / "configs" / "scenario": True}).items():
-        around = [place for place in places if path.is_relative_to(place)]
-        if not around or places[around[-1]] != readable:
+        outer = [place for place in places if path.is_relative_to(place)]
+        if not outer or places[outer[-1]] != readable:
             places[path] = readable
     return places
 
@@ -143,9 +143,9 @@ def check_not_bound(*paths: Path) -> None:
     """Check that agents in a sandbox cannot read what lies at ``paths``. Raises ``PlayerError``: they can."""
     places = _visible_places()
     for path in paths:
-        around = [place for place in places if path.resolve().is_relative_to(place.resolve())]
-        if around and places[around[-1]]:
-            raise PlayerError(expected(path, "a place that agents in a sandbox cannot read", f"one in {around[-1]}"))
+        outer = [place for place in places if path.resolve().is_relative_to(place.resolve())]
+        if outer and places[outer[-1]]:
+            raise PlayerError(expected(path, "a place that agents in a sandbox cannot read", f"one in {outer[-1]}"))
 
 
 @contextmanager
@@ -172,13 +172,13 @@ def _end_all(spared: set[int]) -> None:
     deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
         parents = parents_of_all()
-        new = _children(parents) - spared
-        if not new:
+        children = _children(parents) - spared
+        if not children:
             return
-        for pid in family_of(new, parents):
+        for pid in family_of(children, parents):
             with suppress(OSError):  # it ended, or its number is another's by now
                 os.kill(pid, signal.SIGKILL)
-        for pid in new:
+        for pid in children:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
@@ -186,16 +186,16 @@ def _end_all(spared: set[int]) -> None:
 
 def parents_of_all() -> dict[int, int]:
     """Return the parent of each process of this machine; nothing where there is no process table to read."""
-    found = {}
+    parents = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # one that has ended meanwhile
-            found[int(process.name)] = int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    return found
+            parents[int(process.name)] = int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return parents
 
 
 def _children(parents: dict[int, int]) -> set[int]:
-    own = os.getpid()
-    return {pid for pid, parent in parents.items() if parent == own}
+    this_process = os.getpid()
+    return {pid for pid, parent in parents.items() if parent == this_process}
 
 
 def family_of(pids: set[int], parents: dict[int, int]) -> set[int]:

@@ -45,20 +45,20 @@ class PlayedPart:
         return EpisodeTable.concatenate([played.table for played in self.played])
 
     @property
-    def own(self) -> list[int]:
+    def judged_columns(self) -> list[int]:
         """Columns of the judged player's seats."""
-        return [self.lineup.specs.seats.index(seat) for seat in self.lineup.own]
+        return [self.lineup.specs.seats.index(seat) for seat in self.lineup.judged_seats]
 
     @property
     def returns(self) -> NDArray[np.float64]:
         """Returns (M,) of the judged player's seats, summed."""
-        return np.asarray(self.table.returns[:, self.own].sum(axis=1))
+        return np.asarray(self.table.returns[:, self.judged_columns].sum(axis=1))
 
     @property
     def results(self) -> NDArray[np.int8]:
         """1 for a win of the judged player's team, 0 for a draw, -1 for a loss (M,), from the win flag."""
-        own, winner = self.lineup.specs.team_names.index(self.lineup.team), self.table.winner
-        return np.where(winner < 0, 0, np.where(winner == own, 1, -1)).astype(np.int8)
+        team, winner = self.lineup.specs.team_names.index(self.lineup.team), self.table.winner
+        return np.where(winner < 0, 0, np.where(winner == team, 1, -1)).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,11 @@ def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed:
 
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
     """Measure the returns of fresh episodes, by mode, for a player's card."""
-    found: dict[str, Returns] = {}
+    returns: dict[str, Returns] = {}
     for part in evaluate(target, episodes=episodes, seed=seed).parts:
         mean, low, high = interval_of(part.returns)
-        found[part.mode] = Returns(episodes=part.table.episodes, mean=mean, low=low, high=high, seed=seed)
-    return found
+        returns[part.mode] = Returns(episodes=part.table.episodes, mean=mean, low=low, high=high, seed=seed)
+    return returns
 
 
 def report(evaluation: Evaluation) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     if specs.events:
         row["events"] = {}
         for name in BEHAVIOUR:
-            events = [part.table.events[:, part.own, specs.events.index(name)].sum(axis=1) for part in parts]
+            events = [part.table.events[:, part.judged_columns, specs.events.index(name)].sum(axis=1) for part in parts]
             row["events"][name] = float(np.concatenate(events).mean())
     return row | _column_metrics(parts)
 
@@ -204,22 +204,22 @@ def _mean_row(name: str, values: NDArray[Any]) -> dict[str, Any]:
 
 def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     """Return the metrics of groups that have columns of their own, for each of the judged player's seats and teams."""
-    found: dict[str, list[NDArray[Any]]] = {}
+    samples: dict[str, list[NDArray[Any]]] = {}
     for part in parts:
-        who = (*part.lineup.own, part.lineup.team)
+        who = (*part.lineup.judged_seats, part.lineup.team)
         for group in groups("metrics"):
             if group.column and group.samples is not None:
                 for name, sample in group.samples(part.table, part.lineup.specs, who).items():
-                    found.setdefault(name, []).append(sample.values)
-    rows = {name: interval_of(np.concatenate(values)) for name, values in found.items()}
+                    samples.setdefault(name, []).append(sample.values)
+    rows = {name: interval_of(np.concatenate(values)) for name, values in samples.items()}
     metrics = {name: {"mean": mean, "interval": [low, high]} for name, (mean, low, high) in rows.items()}
     return {"metrics": metrics} if metrics else {}
 
 
 def seat_returns(part: PlayedPart) -> dict[str, float]:
     """Return the mean return of each own seat."""
-    means = part.table.returns.mean(axis=0)
-    return {seat: float(means[column]) for seat, column in zip(part.lineup.own, part.own, strict=True)}
+    means = part.table.returns.mean(axis=0)[part.judged_columns]
+    return dict(zip(part.lineup.judged_seats, map(float, means), strict=True))
 
 
 def labelled_games(evaluation: Evaluation) -> list[Any]:
@@ -231,12 +231,12 @@ def labelled_games(evaluation: Evaluation) -> list[Any]:
     for part in evaluation.parts:
         if not (part.lineup.numbered or part.played[0].actions.size):
             continue
-        length, own = part.table.length, part.returns
+        length, returns = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
-        ranked = np.lexsort((np.where(own > 0, -length, length), own))
-        for label, place in zip(GAME_LABELS, (-1, len(ranked) // 2, 0), strict=True):
+        ranked = np.lexsort((np.where(returns > 0, -length, length), returns))
+        for label, rank in zip(GAME_LABELS, (-1, len(ranked) // 2, 0), strict=True):
             title = f"{label} ({part.mode}, {part.lineup.team})"
-            games.append(record_of(evaluation.target, part, int(ranked[place]), evaluation.seed, title))
+            games.append(record_of(evaluation.target, part, int(ranked[rank]), evaluation.seed, title))
     return games
 
 

@@ -140,8 +140,8 @@ def zoo_record(spec: Any, moves: list[dict[str, Any]], *, returns: list[float], 
     }
     teams, can_win = place_of(spec).who(spec).team_names, place_of(spec).who(spec).has_winner
     result = "" if not can_win else f"{teams[winner]} wins" if winner >= 0 else "drawn"
-    paid = dict(zip(spec.seats, returns, strict=True))
-    return ZooRecord(env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about)
+    about |= {"env_id": spec.env_id, "env_args": spec.env_args, "returns": dict(zip(spec.seats, returns, strict=True))}
+    return ZooRecord(actions=actions, result=result, **about)
 
 
 class Shot(NamedTuple):
@@ -165,18 +165,18 @@ def shots(game: ZooRecord, how: How, every: int = 1, build: Callable[..., Any] =
     try:
         with closing(build(game.env_id, game.env_args, how)) as env:
             totals = dict.fromkeys(game.players, 0.0)
-            now = begun(env, reset_seed(game.seed, game.game, 0))
+            moment = begun(env, reset_seed(game.seed, game.game, 0))
             yield Shot(0, {}, dict(totals), env.drawn(how))
             for t in range(1, game.steps + 1):
-                done = {seat: game.actions[seat][t - 1] for seat in now.turn}
-                dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
-                taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
-                names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
-                now = env.play(taken)
-                late = bool(now.turn) and t == game.env_args.get(LIMIT)
-                for seat, paid in [*now.paid.items(), *(now.owed.items() if late else ())]:
-                    totals[seat] += paid
-                over = late or not now.turn
+                moves = {seat: game.actions[seat][t - 1] for seat in moment.turn}
+                arrays = [seat for seat, move in moves.items() if not isinstance(move, int)]
+                moves |= {seat: np.asarray(moves[seat], env.spaces(seat)[1].dtype) for seat in arrays}
+                names = {seat: str(move) if seat in arrays else env.named(seat, move) for seat, move in moves.items()}
+                moment = env.play(moves)
+                at_limit = bool(moment.turn) and t == game.env_args.get(LIMIT)
+                for seat, reward in [*moment.paid.items(), *(moment.owed.items() if at_limit else ())]:
+                    totals[seat] += reward
+                over = at_limit or not moment.turn
                 if over != (t == game.steps):
                     break
                 if t % every == 0 or t == game.steps:
@@ -287,6 +287,6 @@ def choose(games: list[Any], which: str | None, source: object) -> Any:
     matching = [game for game in games if game.label.lower().startswith((which or "best").lower())]
     if matching or which is None:
         return matching[0] if matching else games[0]
-    listed = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
+    listing = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
     more = f" and {len(games) - _MOST_LISTED} more" if len(games) > _MOST_LISTED else ""
-    raise ConfigError(expected("--game", f"{listed}{more} of {source}", which))
+    raise ConfigError(expected("--game", f"{listing}{more} of {source}", which))

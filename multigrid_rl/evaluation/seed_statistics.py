@@ -63,16 +63,16 @@ def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interva
 def median_text(values: Array, form: str) -> str:
     """Say the median, its 95 % interval from :data:`ENOUGH` values on, and the range; infinite is never."""
 
-    def told(value: float) -> str:
+    def text_of(value: float) -> str:
         return format(value, form) if np.isfinite(value) else "never"
 
-    text = f"median {told(float(np.median(values)))}"
+    text = f"median {text_of(float(np.median(values)))}"
     if len(values) >= ENOUGH:
         # The same numbers make the same interval, wherever they are reported.
-        drawn = np.median(resample([values], REPORT_REPS, np.random.default_rng(0)), axis=1)
-        _, low, high = interval(float(np.median(values)), drawn)
-        text += f" (95 % interval {told(low)} to {told(high)})"
-    return f"{text}, {told(float(values.min()))} to {told(float(values.max()))}"
+        medians = np.median(resample([values], REPORT_REPS, np.random.default_rng(0)), axis=1)
+        _, low, high = interval(float(np.median(values)), medians)
+        text += f" (95 % interval {text_of(low)} to {text_of(high)})"
+    return f"{text}, {text_of(float(values.min()))} to {text_of(float(values.max()))}"
 
 
 def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator) -> Interval | None:

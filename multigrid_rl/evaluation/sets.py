@@ -29,7 +29,7 @@ FINAL_WINDOW = 100_000
 MIN_RUNS = 3
 #: Paths of one machine: no difference between two runs.
 PRIVATE = ("run_dir", "checkpoints")
-_SHOWN_VALUE = 40  # letters
+_VALUE_LENGTH = 40  # letters
 _MOST_LISTED = 6  # differences between two sets
 
 
@@ -51,7 +51,7 @@ class RunSet:
         """Name and the folders that hold the runs, or the only run, for a legend: ``A: lr-3e-4``."""
         places = [place.resolve() for place in places_of(self.runs)]
         names = [f"{place.parent.name}/{place.name}" if len(self.runs) == 1 else place.name for place in places]
-        return shown(f"{self.name}: {', '.join(names)}", _SHOWN_VALUE)
+        return shown(f"{self.name}: {', '.join(names)}", _VALUE_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,9 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
     for runs in (ours, theirs):
         yield from _within_set(runs)
     for scenario, group in ours.by_scenario.items():
-        where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
+        place = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
         changed = _describe_differences(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
-        yield f"{ours.name} and {theirs.name} differ{where} in {changed or 'nothing that a run records'}"
+        yield f"{ours.name} and {theirs.name} differ{place} in {changed or 'nothing that a run records'}"
     all_runs = [*ours.runs, *theirs.runs]
     ends = [run.env_steps for run in all_runs]
     if max(ends) > 1.1 * min(ends):
@@ -191,7 +191,7 @@ def _within_set(runs: RunSet) -> Iterator[str]:
 
 def _describe_differences(one: RunRecord, other: RunRecord, most: int) -> str:
     changes = differences(recipe_of(one), recipe_of(other))
-    texts = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in changes[:most]]
+    texts = [f"{key} {shown(str(a), _VALUE_LENGTH)} / {shown(str(b), _VALUE_LENGTH)}" for key, a, b in changes[:most]]
     return "; ".join(texts) + (f" and {len(changes) - most} more" if len(changes) > most else "")
 
 
@@ -238,7 +238,7 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     comparisons |= directions(all_runs)
     if not comparisons:
         raise ConfigError(expected(all_runs[0].path, "gates, or a metric that all runs report", "neither"))
-    found = []
+    rows = []
     for metric, comparison in comparisons.items():
         smaller, (a, b) = comparison == "<=", (_values(runs, metric) for runs in (ours, theirs))
         never = [int(sum(np.isinf(group).sum() for group in side)) if metric == HELD else 0 for side in (a, b)]
@@ -252,8 +252,8 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
             p=permutation_p(a, b, reps, rng, smaller=smaller),
             never=(never[0], never[1]),
         )
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _values(runs: RunSet, metric: str) -> Strata:

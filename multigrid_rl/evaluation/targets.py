@@ -31,7 +31,7 @@ class Lineup(NamedTuple):
     """Who sits where in some episodes, and how they are played."""
 
     team: str  # team of the judged player
-    own: tuple[str, ...]  # seats that it fills
+    judged_seats: tuple[str, ...]  # seats that it fills
     specs: MultiAgentSpec  # of all seats
     names: dict[str, str]  # seat -> its player; of several that take turns, names with weights
     sha256: dict[str, list[str | None]]  # seat -> hashes of its players
@@ -79,10 +79,10 @@ class Target:
         """
         if not self.rivals:
             return (self.team,)
-        own, spec, sides = self.team, self.spec, sides or self.sides
-        other = spec.team_of(counterpart(spec, spec.seats_of(own)[0]))
-        wanted = {"own": (own,), "other": (other,), "both": (own, other)}.get(sides, (sides,))
-        if wanted != (own,) and (other == own or not set(wanted) <= {own, other}):
+        own_team, spec, sides = self.team, self.spec, sides or self.sides
+        other = spec.team_of(counterpart(spec, spec.seats_of(own_team)[0]))
+        wanted = {"own": (own_team,), "other": (other,), "both": (own_team, other)}.get(sides, (sides,))
+        if wanted != (own_team,) and (other == own_team or not set(wanted) <= {own_team, other}):
             sizes = Counter(map(spec.team_of, spec.seats))
             got = f"{sides} with {' and '.join(f'{size} {team}' for team, size in sizes.items())}"
             raise ConfigError(expected("--sides", "own, or a scenario with two teams of the same size", got))
@@ -131,12 +131,12 @@ class Target:
 def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bool) -> Lineup:
     spec, catalogue = factory.spec, Catalogue(factory.checkpoints)
     catalogue.given.update(target.given)
-    own: list[str] = []
+    judged_seats: list[str] = []
     seated: Seating = {}
     for seat in spec.seats:
         place = counterpart(spec, seat) if team != target.team else seat  # its seat in the scenario
         if place in target.refs:
-            own.append(seat)
+            judged_seats.append(seat)
             seated[seat] = (catalogue.seat(target.refs[place], spec, seat, greedy=greedy),)
         else:
             seated[seat] = catalogue.take_turns(factory.opponents[place], spec, seat, factory.hashes)
@@ -152,7 +152,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
     specs = replace(place_of(spec).who(spec), pools=pools)
-    return Lineup(team, tuple(own), specs, names, hashes, play, numbered=True)
+    return Lineup(team, tuple(judged_seats), specs, names, hashes, play, numbered=True)
 
 
 # --- finding one
@@ -187,7 +187,7 @@ def find_target(
     else:
         target = player_target(who, config_of(who, overrides), opponent)
     if objects:
-        target = replace(target, given={name: handed_over(name, own) for name, own in objects.items()})
+        target = replace(target, given={name: handed_over(name, player) for name, player in objects.items()})
     return target if opponent is None else against(target, opponent)
 
 
@@ -261,19 +261,19 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     game = trained.scenario.kind.spec
     teams = [game.team_of(seat) for seat in folders]
     team = "red" if "red" in teams else teams[0]
-    own = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
+    own_refs = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
     factory = _game(config or trained)
     if config is None:
-        others = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
+        others = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own_refs}
         check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
         factory = replace(factory, opponents={**factory.opponents, **others}, hashes=opponent_hashes(run))
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:
-        if seat not in own:
-            wanted = f"a scenario with learning seats {', '.join(own)}, or scenario.seats.{seat}=PLAYER"
+        if seat not in own_refs:
+            wanted = f"a scenario with learning seats {', '.join(own_refs)}, or scenario.seats.{seat}=PLAYER"
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
-    return Target(run.name, factory, {seat: own[seat] for seat in learning})
+    return Target(run.name, factory, {seat: own_refs[seat] for seat in learning})
 
 
 def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> dict[str, str]:

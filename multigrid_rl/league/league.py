@@ -58,8 +58,8 @@ class League:
 
     def snapshot(self, number: int) -> Snapshot | None:
         """Return the snapshot of a player's number; ``None`` for an anchor."""
-        place = number - len(self._anchors)
-        return self.snapshots[place] if place >= 0 else None
+        index = number - len(self._anchors)
+        return self.snapshots[index] if index >= 0 else None
 
     def available(self) -> list[Snapshot]:
         """Return all snapshots with files."""
@@ -68,16 +68,16 @@ class League:
     def win_rates(self) -> Array:
         """Return the learner's win rate against each player (P,), a draw as half a win."""
         rates = np.full(len(self._games), UNPLAYED)
-        met = self._games > 0
-        rates[met] = self._points[met] / self._games[met]
+        played = self._games > 0
+        rates[played] = self._points[played] / self._games[played]
         return rates
 
     def standings(self) -> list[dict[str, Any]]:
         """Return every player that is not lost: name, when it joined, win rate against it, share of games."""
         names = [*((name, None) for name in self.config.anchors), *((s.name, s.env_steps) for s in self.snapshots)]
-        rates, met = self.win_rates(), self._games > 0
+        rates, played = self.win_rates(), self._games > 0
         return [
-            {"player": name, "since": since, "win": float(rates[n]) if met[n] else None,
+            {"player": name, "since": since, "win": float(rates[n]) if played[n] else None,
              "share": float(self.weights.get(n, 0.0))}
             for n, (name, since) in enumerate(names)
             if n not in self.lost
@@ -105,8 +105,8 @@ class League:
         if config.win_over == "episodes":
             return len(self._recent) == RECENT and sum(self._recent) / RECENT >= config.win
         playing = [number for number, weight in self.weights.items() if weight > 0]
-        met = all(self._games[number] >= FEWEST for number in playing)
-        return met and len(self._recent) == RECENT and bool(self.win_rates()[playing].min() >= config.win)
+        all_played = all(self._games[number] >= FEWEST for number in playing)
+        return all_played and len(self._recent) == RECENT and bool(self.win_rates()[playing].min() >= config.win)
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot; it plays from the next :meth:`redraw` on."""
@@ -125,8 +125,8 @@ class League:
         Not at every snapshot: players not drawn again still finish their games, and each costs a separate pass. But the
         first snapshot plays at once.
         """
-        alone = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
-        return alone or env_steps - self._drawn_at >= self.config.redraw
+        only_anchors = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
+        return only_anchors or env_steps - self._drawn_at >= self.config.redraw
 
     def redraw(self, env_steps: int) -> None:
         """Draw the active players and their shares."""
@@ -139,10 +139,10 @@ class League:
         self.weights = dict(enumerate((anchors * self._anchors).tolist()))
         if len(available):
             newest = min(1.0, self.config.latest_share / (1 - anchors))
-            known = self._payoffs()[np.ix_(available - first, available - first)]
-            share = shares(self.win_rates()[available], self.config.weighting, newest, known)
-            number = float(np.random.default_rng((self._seed, env_steps)).random())
-            playing = (1 - anchors) * draw(share, self.config.most, number)
+            payoffs = self._payoffs()[np.ix_(available - first, available - first)]
+            share = shares(self.win_rates()[available], self.config.weighting, newest, payoffs)
+            point = float(np.random.default_rng((self._seed, env_steps)).random())
+            playing = (1 - anchors) * draw(share, self.config.most, point)
             self.weights |= {int(n): float(weight) for n, weight in zip(available, playing, strict=True) if weight > 0}
 
     def _payoffs(self) -> Array:

@@ -82,7 +82,7 @@ def shares(win: Array, weighting: str, latest_share: float, payoffs: Array) -> A
     return drawn
 
 
-def draw(share: Array, most: int, number: float) -> Array:
+def draw(share: Array, most: int, offset: float) -> Array:
     """Draw shares (K,) with at most ``most`` non-zero snapshots; their mean is ``share`` (K,).
 
     Systematic resampling: each of ``most`` evenly spaced points in [0, 1), shifted by ``number`` in [0, 1), gives an
@@ -90,6 +90,6 @@ def draw(share: Array, most: int, number: float) -> Array:
     """
     if len(share) <= most:
         return share
-    points = (np.arange(most) + number) / most
+    points = (np.arange(most) + offset) / most
     chosen = np.searchsorted(np.cumsum(share), points, side="right")
     return np.bincount(np.minimum(chosen, len(share) - 1), minlength=len(share)) / most

@@ -69,8 +69,8 @@ class LeagueConfig(Part):
     @property
     def summary(self) -> str:
         """What a run says of its league when it starts."""
-        whose = "each who plays" if self.win_over == "pool" else "all in 100 episodes"
-        joins = [f"every {self.every:,} steps"] if self.every else []
-        joins += [f"at {self.win:.0%} wins against {whose}"] if self.win else []
+        opponents = "each who plays" if self.win_over == "pool" else "all in 100 episodes"
+        conditions = [f"every {self.every:,} steps"] if self.every else []
+        conditions += [f"at {self.win:.0%} wins against {opponents}"] if self.win else []
         share = f"{1 - self.anchor_share:.0%} of the games are against snapshots"
-        return f"a snapshot is added {' or '.join(joins)}; {share}, weighted {self.weighting}"
+        return f"a snapshot is added {' or '.join(conditions)}; {share}, weighted {self.weighting}"

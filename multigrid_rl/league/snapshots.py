@@ -112,9 +112,9 @@ class RunLeague(League):
         for number, row in enumerate(rows, len(games) - len(rows)):  # behind the anchors
             if number not in lost:
                 read_snapshot(run, Snapshot(**row))
-        kept, folder = {_ASIDE, *(row["name"] for row in rows)}, run / LEAGUE
+        expected_names, folder = {_ASIDE, *(row["name"] for row in rows)}, run / LEAGUE
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.name not in kept:
+            if path.name not in expected_names:
                 _set_aside(path)
 
 
@@ -127,9 +127,9 @@ def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path]
     path = run / LEAGUE / name
     if path.exists():
         _set_aside(path)
-    with unfinished(path) as beside:
-        beside.mkdir()
-        hashes = export(beside)
+    with unfinished(path) as temporary:
+        temporary.mkdir()
+        hashes = export(temporary)
     return Snapshot(name, env_steps, hashes)
 
 

@@ -239,7 +239,7 @@ class Judge:
     def like(self, name: str, others: Sequence[str]) -> str:
         """Return the players that an entry is like: of the project, and of other hand-ins, by what they are called."""
         entry, watched = self.entry(name), {}
-        if entry.kind == "external" and self.originals.watches and not agents_trusted():
+        if entry.kind == "external" and self.originals.probes_agents and not agents_trusted():
             watched = probe_entry(entry, self.config)
         prints = {other: self.print_of(other) for other in others}
         return "; ".join(map(str, self.originals.similar(self._whole_print(name), prints, watched, self._whole_print)))

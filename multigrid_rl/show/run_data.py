@@ -134,7 +134,7 @@ def play_own_games(folder: Path, games: int, *, seed: int) -> OwnGames:
     for game in labelled_games(evaluation):
         players = {seat: "this run" if it.startswith(home) else it for seat, it in game.players.items()}
         kept.append(game.model_copy(update={"players": players}))
-    own, shown = parts[0].lineup.own, [game for game in kept if isinstance(game, ZooRecord)]
+    own, shown = parts[0].lineup.judged_seats, [game for game in kept if isinstance(game, ZooRecord)]
     drawings = {game.label.partition(" ")[0]: GameDrawing(game, own) for game in shown if "(stoch" in game.label}
     if drawings and drawings["best"].texts:  # a page steps through them
         drawings = {}

@@ -82,7 +82,7 @@ def test_is_asked_in_its_turn_alone_and_told_what_is_legal_and_paid(tmp_path, te
     agent, heard = recorder_of(tmp_path / "recorder")
     found, player = played(agent, team)
     assert found.fault is None
-    assert player.says.debug == "why"
+    assert player.protocol.debug == "why"
     # It is asked in every second step, the second player from the second step on.
     told = {game: [*notes] for game, notes in player.notes.items()}
     assert {*told} == {*range(6)}

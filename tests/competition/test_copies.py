@@ -197,7 +197,7 @@ def test_untrained_networks_are_no_copies(tmp_path, originals):
 def test_finds_agent_that_answers_as_network(name, greedy, team, originals):
     (player,) = load_team(CATALOGUE.folder(name), SPEC, team, greedy=greedy).values()
     watched = {team: watch(SPEC, team, player, 200, 7)}
-    assert [found.name for found in originals.similar(agent_fingerprint([]), watched=watched)] == [name]
+    assert [found.name for found in originals.similar(agent_fingerprint([]), probes=watched)] == [name]
 
 
 @pytest.mark.parametrize("team", ["red", "blue"])
@@ -205,7 +205,7 @@ def test_finds_agent_that_answers_as_network(name, greedy, team, originals):
 def test_example_agents_are_no_copies_of_networks(example, team, originals):
     with AgentPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, SPEC.seats_of(team)) as agent:
         watched = {team: watch(SPEC, team, agent, 100, 7)}
-    assert originals.similar(agent_fingerprint([]), watched=watched) == []
+    assert originals.similar(agent_fingerprint([]), probes=watched) == []
 
 
 def test_networks_that_an_agent_is_compared_with_are_loaded_one_at_a_time(originals):
@@ -238,7 +238,7 @@ def test_agent_that_fails_is_compared_by_what_it_answered_before(originals):
 
     player.act = fails_later
     watched = {"red": watch(SPEC, "red", player, 200, 7)}
-    assert [found.name for found in originals.similar(agent_fingerprint([]), watched=watched)] == ["blue-grandmaster"]
+    assert [found.name for found in originals.similar(agent_fingerprint([]), probes=watched)] == ["blue-grandmaster"]
 
 
 def test_finds_files_of_others_in_agent(tmp_path, originals):

@@ -242,7 +242,7 @@ def test_shipped_rubric_is_valid():
 )
 def test_points_rise_between_from_and_full(bounds, value, low, high, points, close):
     check = Check.model_validate({"metric": "win/*", "points": 10, **bounds})
-    row = check.judged([Interval(value, low, high)])
+    row = check.row_of([Interval(value, low, high)])
     assert (row["points"], row["close"]) == (points, close)
     assert row["least"] <= points <= row["most"]
 
