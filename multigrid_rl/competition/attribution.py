@@ -1,8 +1,8 @@
-"""What share of decisions known players explain, in whatever mixture, each at any temperature, and noise. Pure.
+"""Share of decisions that a mixture of known players at any temperature, and noise, explains. Pure functions.
 
-Decisions are taken to be draws of a mixture of players, fitted by expectation maximisation, or of a player for each
-group of decisions. What such a mixture says must hold wherever one of the players is about equally sure of an action:
-the calibration error (https://arxiv.org/abs/1706.04599), in bins of each player's own probabilities.
+The model draws decisions from a mixture of players, fitted by expectation maximisation, or from one player for each
+group of decisions. Its fit is measured by the calibration error (https://arxiv.org/abs/1706.04599) in bins of each
+player's probabilities.
 """
 
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: By how much sharper than it is a player may have been made; the last one takes its likeliest action.
+#: Factors of a player's logits (inverse temperatures); the last one makes it take its likeliest action.
 _SHARPER = (0.6, 1.0, 2.0, 20.0)
 _ROUNDS, _BINS = 100, 5
 
 
 class Attribution(NamedTuple):
-    """How far decisions are from draws of a mixture, and of what share of them each player is the cause."""
+    """Calibration error of the best mixture, and the share of decisions of each player."""
 
     error: float
     shares: NDArray[np.float64]  # (K,); the rest is noise
-    expected_error: float  # how far draws of the mixture itself would be, on average
+    expected_error: float  # mean error of draws from the mixture itself
 
 
 def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Attribution:
-    """Return by what ``actions`` (rows,) that were taken are explained best.
+    """Return the best explanation of taken ``actions`` (rows,).
 
-    ``scores`` are log-probabilities (rows, actions) of each of ``K`` players, ``groups`` numbers (rows,) of groups of
-    decisions, of which each may be another player's.
+    ``scores``: log-probabilities (rows, actions) of each of ``K`` players. ``groups``: group numbers (rows,) of
+    decisions; each group may be another player's.
     """
     rows = np.arange(len(actions))
     parts = np.stack([_sharpen(each, factor) for each in scores for factor in _SHARPER])
     taken = parts[:, rows, actions]
     chosen = [_likeliest_by_group(taken, group) for group in groups]
-    # Each decision is of one part; with noise beside it two weights are left to find.
+    # Each decision comes from one part or from noise: two weights to fit.
     mixtures = [_fit_mixture(parts[best, rows][None], actions) for best in chosen]
     by_player = [np.bincount(best // len(_SHARPER), minlength=len(scores)) / len(actions) for best in chosen]
     mixed, weights = _fit_mixture(parts, actions)
@@ -53,13 +53,13 @@ def _sharpen(scores: NDArray[Any], factor: float) -> NDArray[np.float64]:
 
 
 def _likeliest_by_group(taken: NDArray[np.float64], group: NDArray[Any]) -> NDArray[np.intp]:
-    """Return for each decision the part by which those of its group are likeliest."""
+    """Return for each decision the likeliest part for all decisions of its group."""
     sums = np.stack([np.bincount(group, np.log(0.9 * each + 0.01)) for each in taken])
     return np.asarray(sums.argmax(axis=0)[group])
 
 
 def _fit_mixture(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mixture of parts (M, rows, actions) and noise that explains actions best, and the parts' weights."""
+    """Return the likeliest mixture of parts (M, rows, actions) and noise, and the parts' weights."""
     noise = np.full_like(parts[:1], 1 / parts.shape[2])
     components = np.concatenate([parts, noise])
     taken, weights = components[:, np.arange(len(actions)), actions], np.full(len(components), 1 / len(components))
@@ -70,7 +70,7 @@ def _fit_mixture(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDA
 
 
 def _mean_error(probs: NDArray[np.float64]) -> float:
-    """Return the mean of :func:`_error` for draws of these probabilities themselves, in bins of their own."""
+    """Return the mean of :func:`_error` for draws from these probabilities, in bins of these probabilities."""
     spread = [
         np.sqrt(2 / np.pi * np.clip(each[rows] * (1 - each[rows]), 0, 1).sum())
         for each in probs.T
@@ -80,7 +80,7 @@ def _mean_error(probs: NDArray[np.float64]) -> float:
 
 
 def _error(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[NDArray[Any]]) -> float:
-    """Return half the sum of differences between how often actions were taken and should be, by the worst player."""
+    """Return the calibration error: half the summed difference of action frequencies, for the worst player's bins."""
     excess = np.eye(probs.shape[1])[actions] - probs
     errors = [
         sum(

@@ -1,4 +1,4 @@
-"""A cup: round robin of all entries, from both sides, on the same games. Resumes after a crash."""
+"""A cup: round robin of all entries, from all sides, on the same games. Resumes after a crash."""
 
 import random
 import time
@@ -24,16 +24,16 @@ from multigrid_rl.players.episodes import Played, play_games
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.types import Policy, RunError
 
-#: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
+#: Forfeited pairings after which an entry is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
-#: Times that a pairing is played until a machine is given up that is too busy; the cup can be resumed.
+#: Maximum tries of a pairing on a machine that is too busy; the cup can be resumed.
 BUSY_TRIES = 3
-#: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
+#: Reason for agents that may have killed the cup; a pairing without mark and file is played again.
 KILLED = "the cup was killed while it played this"
 
 
 class Conduct:
-    """What agents have cost a cup so far."""
+    """Faults and seconds of agents in a cup so far."""
 
     def __init__(self, config: CupConfig) -> None:
         self._config = config
@@ -58,20 +58,20 @@ class Conduct:
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
-    """Play all pairings that ``folder`` lacks and return all: each pair once from each side.
+    """Play all pairings missing in ``folder`` and return all: each pair once from each side.
 
-    ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
+    ``show`` gets for each pairing its number from 1, their count, the pairing, and whether it was played now.
 
-    Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing
-    one. Raises ``PlayerError``: ``folder`` contains another cup, or other files; an agent plays, and there is no
-    sandbox; ``ScratchError``, ``OSError``: this machine has no room for results or agents.
+    Every finished pairing is a separate file, written atomically: a killed cup resumes with the first missing one.
+    Raises ``PlayerError``: ``folder`` contains another cup, or other files; an agent plays, and there is no sandbox;
+    ``ScratchError``, ``OSError``: this machine has no room for results or agents.
     """
     check_agents(entries)
     begin(config, entries, folder)
     pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
     stored = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
     to_blame, conduct, pairings = suspects(pairs), Conduct(config), []
-    for pairing in stored.values():  # a late entry's pairings lie between those that were played
+    for pairing in stored.values():  # a late entry's pairings are between played ones
         conduct.add(pairing)
     for number, (path, meeting) in enumerate(pairs.items(), 1):
         red, blue, side = meeting
@@ -84,7 +84,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             elif out := conduct.out(*players):
                 pairing = forfeit(red, blue, config, out, side).model_copy(update={"out": True})
             else:
-                # By memory that is not its own an agent may kill the cup from within a sandbox, too.
+                # An agent in a sandbox may also kill the cup, by memory outside its limits.
                 with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
                     pairing = _play_with_retries(meeting, config)
             conduct.add(pairing)
@@ -95,7 +95,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
 
 
 def _play_with_retries(meeting: Meeting, config: CupConfig) -> Pairing:
-    """Play a pairing, again where the machine was too busy for it. Raises ``BusyError``: it stays too busy."""
+    """Play a pairing, repeatedly while the machine is too busy. Raises ``BusyError``: it stays too busy."""
     for _ in range(BUSY_TRIES - 1):
         with suppress(BusyError):
             return play_pairing(*meeting[:2], config, meeting.side)
@@ -103,13 +103,13 @@ def _play_with_retries(meeting: Meeting, config: CupConfig) -> Pairing:
 
 
 def check_agents(entries: list[Entry]) -> None:
-    """Check that agents among the entries can be run here. Raises ``PlayerError``: without a sandbox, nor trusted."""
+    """Check that this machine can run the entries' agents. Raises ``PlayerError``: no sandbox, and no trust."""
     if any(entry.kind == "external" for entry in entries):
         uses_sandbox()
 
 
 def unplayable_sides(meeting: Meeting, config: CupConfig) -> dict[str, str]:
-    """Return the entries that cannot play their side, with the reason: they forfeit."""
+    """Return the entries that cannot play their side and forfeit, with the reason."""
     return {entry.name: entry.unplayable[side] for entry, side in meeting.teams(config) if side in entry.unplayable}
 
 
@@ -119,13 +119,13 @@ def _meeting_of(pairing: Pairing, entries: list[Entry]) -> Meeting:
 
 
 def is_repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
-    """Return whether a pairing can be replayed: what an agent forfeits depends on its time."""
+    """Return whether a pairing can be replayed: an agent's forfeits depend on its time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
     return pairing.reason is None or not agents & pairing.names
 
 
 def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
-    """Return pairings forfeited by entries that were out of the cup, but not by what the other pairings say."""
+    """Return pairings of entries marked as out of the cup that the other pairings do not put out."""
     conduct = Conduct(config)
     for pairing in pairings:
         conduct.add(pairing)
@@ -137,7 +137,7 @@ def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: Cu
 def replay_pairings(
     entries: list[Entry], config: CupConfig, pairings: list[Pairing], most: int | None
 ) -> Iterator[tuple[Pairing, str]]:
-    """Play ``most`` random ones of the ``pairings``, or all, again; yields each with what differs in words, or "".
+    """Replay ``most`` random ``pairings``, or all; yields each with its difference in words, or "".
 
     Raises ``ScratchError``, ``OSError``: this machine has no room for agents.
     """
@@ -148,7 +148,7 @@ def replay_pairings(
 
 
 def describe_difference(before: Pairing, now: Pairing) -> str:
-    """Return in words what differs where the same pairing was played again, or nothing."""
+    """Return the difference of a pairing from its replay in words; empty: none."""
     rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
     if wrong := [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]:
         return f"{len(wrong)} of {len(before.outcomes)} games differ, game {wrong[0]} first"
@@ -159,9 +159,9 @@ def describe_difference(before: Pairing, now: Pairing) -> str:
 def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "", *, mixed: bool = True) -> Pairing:
     """Play all games of a pairing. An entry that fails, or cannot play its side, forfeits the unfinished games.
 
-    ``mixed``: agents are told the games by other numbers than in all other pairings, as by boards that they know.
-    Raises ``ScratchError``: this machine has no room for an agent's files; no entry forfeits for that;
-    ``RunError``: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
+    ``mixed``: agents get other game numbers than in other pairings, as they could recognise boards by them. Raises
+    ``ScratchError``: no room for an agent's files, and no entry forfeits; ``RunError``: a game of two entries broke;
+    ``BusyError``: the machine was too busy for an agent.
     """
     meeting = Meeting(red, blue, side)
     if unplayable := unplayable_sides(meeting, config):
@@ -189,7 +189,7 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
 
 
 def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
-    """Return a kept game with what agents said of themselves in it."""
+    """Return a game record with the agents' notes."""
     notes = {seat: agent.notes[game.game] for agent in agents if game.game in agent.notes for seat in agent.seats}
     return game.model_copy(update={"notes": notes})
 
@@ -197,7 +197,7 @@ def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
 def _seat_players(
     meeting: Meeting, config: CupConfig, stack: ExitStack, starts: dict[str, float], *, mixed: bool
 ) -> tuple[dict[str, Policy], dict[str, str]]:
-    """Start the players of all sides, and add what that took agents to ``starts``; returns also who failed, and why."""
+    """Start the players of all sides and add agents' seconds to ``starts``; returns players and failures."""
     players: dict[str, Policy] = {}
     names = " ".join([config.agents_key, meeting.red.name, meeting.blue.name if meeting.blue else "", meeting.side])
     for entry, team in meeting.teams(config):
@@ -223,7 +223,7 @@ def _add_times(pairing: Pairing, seconds: dict[str, float], starts: dict[str, fl
 
 
 def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
-    """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
+    """Return a pairing without games: the entries in ``reasons`` forfeit all of them."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     zeros = [0.0] * config.games
     texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
@@ -265,7 +265,7 @@ def _pairing(meeting: Meeting, config: CupConfig, played: Played) -> Pairing:
 
 
 def _outcomes(config: CupConfig, played: Played, own_returns: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
-    """Return a letter for each game: who won; with more than two sides by the place of who sits alone."""
+    """Return a letter for each game's winner; with more than two sides by the rank of the single side."""
     if not config.rated:
         return ["D"] * config.games
     if len(others) == 1:
@@ -274,7 +274,7 @@ def _outcomes(config: CupConfig, played: Played, own_returns: NDArray[Any], othe
 
 
 def _games_for_replay(meeting: Meeting, config: CupConfig, played: Played) -> list[GameRecord | ZooRecord]:
-    # One game for each outcome that occurred, the one of median length, where games can be played again.
+    # For each outcome the game of median length, where games can be replayed.
     if not (played.start.size or played.moves):
         return []
     spec, seated = config.spec, {team: entry.name for entry, team in meeting.teams(config)}

@@ -31,7 +31,7 @@ FOLDER = (
 )
 #: Pairings that ``cup verify`` replays.
 REPLAYED = 10
-#: Folders of our rubrics, which have names.
+#: Folders of this project's named rubrics.
 RUBRICS = ("configs/grade", "docs/assignments/rubrics")
 Trusted = Annotated[
     bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
@@ -221,7 +221,7 @@ def grade(
 
 
 def rubric_file(given: Path) -> Path:
-    """Return the file of a rubric. Raises ``ConfigError``: there is none of this path or name."""
+    """Return the file of a rubric by path or name. Raises ``ConfigError``: there is none."""
     by_name = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
     file = given if given.is_file() else by_name.get(str(given))
     if file is None:

@@ -35,8 +35,7 @@ COPIES, PAIRINGS = "entries", "pairings"
 class Pairing(Strict):
     """All games of ``red`` on the first side, red at red/blue doors, against ``blue`` on the other.
 
-    Of more than two sides ``red`` sits on ``side`` alone and ``blue`` on all others. Where there is one side, nobody
-    meets, and ``blue`` is empty.
+    With more than two sides ``red`` plays ``side`` and ``blue`` all others. With one side ``blue`` is empty.
 
     One letter a game: the winner (``R``, ``B``), a draw (``D``), the forfeiting entry (``r``, ``b``), or ``-`` where
     both entries are out of the cup and the game does not count.
@@ -51,11 +50,11 @@ class Pairing(Strict):
     return_blue: list[float]
     reason: str | None = None  # why games were forfeited
     out: bool = False  # not played: an entry was out of the cup before
-    seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
-    starts: dict[str, float] = Field(default={}, exclude_if=unless({}))  # of these, what its start took
-    kept: list[AnyRecord] = Field(default=[])  # to look at
+    seconds: dict[str, float] = Field(default={})  # agent -> seconds of its start and its answers
+    starts: dict[str, float] = Field(default={}, exclude_if=unless({}))  # of these, the seconds of its start
+    kept: list[AnyRecord] = Field(default=[])  # games for replay
     side: str = Field(default="", exclude_if=unless(""))
-    mixed: bool = Field(default=False, exclude_if=unless(False))  # numbers of games were told in an order of its own
+    mixed: bool = Field(default=False, exclude_if=unless(False))  # agents got permuted game numbers
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "Pairing":
@@ -70,12 +69,12 @@ class Pairing(Strict):
 
     @property
     def names(self) -> set[str]:
-        """Who played."""
+        """Names of the players."""
         return {self.red, self.blue} - {""}
 
     @property
     def at_fault(self) -> str | None:
-        """The entry that forfeited games while it played, or could not begin."""
+        """The entry that forfeited games, or did not start."""
         return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
@@ -95,12 +94,12 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
-    """Return what is played: a scenario by name, or what ``overrides`` say. Raises ``ConfigError``."""
+    """Return the scenario by name, or of ``overrides``. Raises ``ConfigError``."""
     return compose(list(overrides)).scenario if overrides else load_scenario(name)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest of the cup in ``folder``; ``None`` if it has not begun.
+    """Read the manifest of the cup in ``folder``; ``None`` before its start.
 
     Raises ``PlayerError``: the folder has other content, or a damaged file.
     """
@@ -143,9 +142,9 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
 
 
 def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
-    """Return configuration and kept entries of the cup in ``folder``.
+    """Return the configuration and stored entries of the cup in ``folder``.
 
-    Raises ``PlayerError``: no cup, or copies of entries that have changed; ``ConfigError``: unknown scenario.
+    Raises ``PlayerError``: no cup, or changed copies of entries; ``ConfigError``: unknown scenario.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -182,28 +181,28 @@ def _identity(entry: Entry) -> tuple[str, str | None, str | None]:
 
 
 class Meeting(NamedTuple):
-    """Two entries that are to play, or one where nobody meets; see :class:`Pairing`."""
+    """Two entries of a pairing, or one in a game with one side; see :class:`Pairing`."""
 
     red: Entry
     blue: Entry | None
     side: str
 
     def teams(self, config: CupConfig) -> list[tuple[Entry, str]]:
-        """Return who plays each side, that of ``red`` first."""
+        """Return the entry of each side, the side of ``red`` first."""
         first_side = self.side or config.sides[0]
         others = [(self.blue, side) for side in config.sides if side != first_side and self.blue is not None]
         return [(self.red, first_side), *others]
 
     def file(self, folder: Path) -> Path:
         """Return the path of its result."""
-        # Names may contain blanks, dots and dashes: the hash keeps two pairings from sharing a file.
+        # Names may contain blanks, dots and dashes: the hash separates the files of two pairings.
         names = [self.red.name, *([self.blue.name] if self.blue else []), *([self.side] if self.side else [])]
         filed = "--".join(filed_name(name) for name in names)
         return folder / PAIRINGS / f"{filed}--{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]}.json"
 
 
 def meetings(entries: list[Entry], config: CupConfig) -> list[Meeting]:
-    """Return what the entries that can play are to play, in this order: each pair once from each side."""
+    """Return all meetings of playable entries in order: each pair once from each side."""
     playable = [entry for entry in entries if entry.kind != "broken"]
     if len(config.sides) == 1:
         return [Meeting(entry, None, "") for entry in playable]
@@ -213,7 +212,7 @@ def meetings(entries: list[Entry], config: CupConfig) -> list[Meeting]:
 
 
 def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
-    """Read a pairing. Raises :class:`PlayerError` for a damaged file or one of other games."""
+    """Read a pairing. Raises :class:`PlayerError`: a damaged file, or other games."""
     path, names = meeting.file(folder), (meeting.red.name, meeting.blue.name if meeting.blue else "")
     try:
         pairing = Pairing.model_validate_json(path.read_bytes())
@@ -229,7 +228,7 @@ def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
 
 @contextmanager
 def begin_mark(path: Path) -> Iterator[None]:
-    """Mark a pairing as begun for the block: a mark that remains names the pairing in which the cup was killed."""
+    """Mark a pairing as begun for the block: a remaining mark names the pairing that killed the cup."""
     mark = path.with_suffix(".began")
     write_whole(mark, _this_boot())
     try:
@@ -239,9 +238,9 @@ def begin_mark(path: Path) -> Iterator[None]:
 
 
 def suspects(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
-    """Return, for each pairing in which the cup was killed since this machine was started, the agents to blame.
+    """Return the suspected agents of each pairing in which the cup was killed since this machine started.
 
-    Of two agents it is the one in whose pairings it was killed more often; both, if that is a tie.
+    Of two agents the one with more such pairings; both in a tie.
     """
     marks = {
         path.stem for path in next(iter(pairs), Path()).parent.glob("*.began") if path.read_bytes() == _this_boot()
@@ -267,19 +266,19 @@ def _this_boot() -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that determine a game."""
+    """Return the versions of packages that determine a game."""
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch")}
 
 
 def write_results(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write all results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
+    """Write results, standings, pairs, sides and all games; returns the files. Replaces existing ones."""
     counted = [pairing for pairing in pairings if pairing.names.isdisjoint(results.unranked)]
     rows: dict[str, tuple[list[dict[str, Any]], Any]] = {
         "standings.csv": ([row.model_dump() for row in results.standings], Standing.model_fields),
         "pairs.csv": ([row.model_dump() for row in results.pairs], None),
         "sides.csv": (_rename_sides([row.model_dump() for row in results.sides], results), None),
     }
-    if not results.rated:  # with a column for the mean of each side, empty for those that an entry has not played
+    if not results.rated:  # with a column for the mean of each side, empty for an unplayed one
         sides = dict.fromkeys(side for row in results.returns for side in row.sides)
         means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in results.returns]
         earned = [row.model_dump(exclude={"sides"}) for row in results.returns]
@@ -293,7 +292,7 @@ def write_results(results: CupResults, pairings: list[Pairing], folder: Path) ->
 
 
 def _rename_sides(rows: list[dict[str, Any]], results: CupResults) -> list[dict[str, Any]]:
-    """Return rows with the names of the game's sides in their keys, and none for sides that it does not have."""
+    """Return rows with the game's side names in their keys, without keys of missing sides."""
     names: dict[str, str] = dict(zip(("red", "blue"), results.teams, strict=False))
     absent = {"blue", "winner"} if len(names) == 1 else set()
     absent |= set() if any(row.get("side") for row in rows) else {"side"}
@@ -306,7 +305,7 @@ def _rename_sides(rows: list[dict[str, Any]], results: CupResults) -> list[dict[
 
 
 def forged_files(folder: Path, expected_files: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
-    """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
+    """Return a line for each file in ``folder`` that differs from an expected one, and each foreign pairing."""
     lines = []
     for path in expected_files:
         try:

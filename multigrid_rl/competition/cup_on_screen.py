@@ -1,4 +1,4 @@
-"""A cup on the screen: while it is played, its tables at the end, and what verifying it finds."""
+"""A cup on the screen: its progress, its tables at the end, and its verification."""
 
 import json
 import secrets
@@ -41,19 +41,19 @@ from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
 
-#: What is said where agents are trusted.
+#: Printed where agents are trusted.
 UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 
 
 def play(
     folder: Path, target: Path, played: ScenarioConfig, config: CupConfig, extra: list[str], *, allow_copies: bool
 ) -> None:
-    """Play the cup of the entries in ``folder``, and of players ``also``, in the folder ``place``, or go on with it.
+    """Play or resume the cup of the entries in ``folder`` and of ``extra`` players, in the folder ``target``.
 
-    Where the seed is below 0 it is that of the cup there, or a fresh one.
+    A seed below 0 means the seed of the cup there, or a fresh one.
     """
     check_not_bound(folder, target)
-    if (manifest := read_manifest(target)) is not None:  # a resumed cup keeps its settings, unless others are given
+    if (manifest := read_manifest(target)) is not None:  # a resumed cup keeps its key, and its seed unless one is given
         config = replace(config, agents_key=manifest.agents_key)
     if config.seed < 0:
         config = replace(config, seed=manifest.seed if manifest else secrets.randbits(63))
@@ -72,7 +72,7 @@ def play(
 
 
 def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
-    """Return what is played, its game, and the overrides that say so; by default as in the run ``folder``, or 1v1."""
+    """Return scenario, game, and the overrides for both; by default of the run ``folder``, or 1v1."""
     if scenario is None and not overrides:
         scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
     if scenario is not None and (overrides or scenario.endswith(FILES)):
@@ -82,7 +82,7 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
 
 
 def verify(folder: Path, most: int | None) -> None:
-    """Compare a cup's tables and page with its pairings, and replay ``most`` of them, or all; status 1: they differ.
+    """Compare a cup's tables and page with its pairings, and replay ``most`` or all; status 1: differences.
 
     Raises ``PlayerError``, ``ConfigError``: no cup, an unfinished or a damaged one.
     """
@@ -132,7 +132,7 @@ def verify(folder: Path, most: int | None) -> None:
 
 
 def _write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write the tables of a cup and its page; no page where the add-on that writes it was left out."""
+    """Write the tables of a cup, and its page where that add-on is installed."""
     files = write_results(results, pairings, folder)
     return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
 
@@ -163,7 +163,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     reported: set[str | None] = {None}
 
     def show(number: int, of: int, pairing: Pairing, fresh: bool) -> None:
-        # One line for all that an entry forfeits when it is out.
+        # One line for all forfeits of an entry that is out.
         if not pairing.out or pairing.at_fault not in reported:
             screen.print(_pairing_line(f"[{number}/{of}] {_pair_title(pairing, config)}", pairing, config, now=fresh))
         if pairing.out:

@@ -1,4 +1,4 @@
-"""Entries of a cup: bundles, external agents, players by name, and anything else that was handed in."""
+"""Entries of a cup: bundles, external agents, players by name, and broken hand-ins."""
 
 import hashlib
 import secrets
@@ -31,36 +31,36 @@ from multigrid_rl.types import MultiAgentSpec, Policy, Seats
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
 
-#: Files that may be meant as an entry; other files beside the entries (lists, notes) are ignored.
+#: Suffixes of files that count as entries; other files (lists, notes) are ignored.
 HAND_IN_SUFFIXES = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
-#: Snapshots of a league that take part in its cup.
+#: Snapshots of a league in its cup.
 SNAPSHOTS = 12
 #: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
 UNREADABLE = (ValueError, OSError, RecursionError)
 
 
 T = TypeVar("T")
-#: What a cup's manifest does not hold.
+#: A field outside of the cup's manifest.
 Unsaved = Annotated[T, Field(exclude=True)]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a cup. In ``cup.json`` it has neither files nor players: they lie in the cup's folder."""
+    """One entry of a cup. ``cup.json`` has neither its files nor its players: the cup's folder has them."""
 
     name: str  # :func:`entry_name` of its folder, or the player's name
     kind: Kind  # ``broken`` plays no game
     about: str  # one line of description
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
-    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
-    same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
-    #: It is a player of the catalogue itself.
+    env_steps: int | None = None  # of a league's snapshot: training steps of the learner
+    same_as: tuple[str, ...] = ()  # originals of this copy or near copy
+    #: Whether it is a player of the catalogue.
     known: Unsaved[bool] = field(default=False, compare=False)
-    #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
+    #: All its files, in memory: agents can write anywhere, and every entry plays as handed in.
     files: Unsaved[tuple[FolderPart, ...]] = field(default=(), compare=False, repr=False)
     agent: Unsaved[Agent | None] = field(default=None, compare=False, repr=False)
-    #: Frozen players by team, of each as ``load_team`` returns them.
+    #: Frozen players by team, as ``load_team`` returns them.
     players: Unsaved[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
     #: Teams that it cannot play, with the reason.
     unplayable: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
@@ -72,10 +72,10 @@ class Entry:
 
     @contextmanager
     def players_of(self, config: "CupConfig", team: str, mixing: str = "") -> Iterator[dict[str, Policy]]:
-        """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
+        """Yield its players for ``team`` in a match; an external agent's process ends with the block.
 
         ``mixing``: see ``AgentPlayer``. Raises ``PlayerFaultError``: an external agent does not start;
-        ``ScratchError``: there is no room for an agent's files.
+        ``ScratchError``: no room for an agent's files.
         """
         if self.kind == "scripted":
             yield _scripted(self.name, config, team)
@@ -98,24 +98,24 @@ class CupConfig:
     scenario: str  # its name
     spec: Any  # the game (``types.Seats``)
     games: int  # for each pair and side
-    seed: int  # the same in every pairing, so that all entries meet the same layouts
+    seed: int  # the same in every pairing: all entries play the same layouts
     limits: Limits  # of external agents in each pairing
-    #: Determines the seeds given to agents. Random, not derived from ``seed``: the games' seed reveals layouts and the
-    #: opponents' actions, and the hash of a guessable number can be guessed as well.
+    #: Determines the agents' seeds. Random, not derived from ``seed``: the games' seed reveals layouts and the
+    #: opponents' actions, and a hash of a guessable number can be guessed.
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
-    #: Seconds that starts and answers of an agent may take in the whole cup; then it is out.
+    #: Maximum seconds of an agent's starts and answers in the whole cup; then it is out.
     cup_s: float = 600.0
     #: Overrides of the scenario.
     overrides: tuple[str, ...] = ()
 
     @property
     def place(self) -> Place:
-        """How players are seated in the game."""
+        """The seating of players in the game."""
         return place_of(self.spec)
 
     @property
     def who(self) -> MultiAgentSpec:
-        """Who is in the game."""
+        """Seats, teams and agents of the game."""
         return self.place.who(self.spec)
 
     @property
@@ -125,34 +125,33 @@ class CupConfig:
 
     @property
     def rated(self) -> bool:
-        """Whether entries win against each other; otherwise their returns decide."""
+        """Whether entries win against each other; otherwise returns decide."""
         return self.who.has_winner and len(self.sides) > 1
 
     def agents_seed(self, team: str) -> int:
-        """Return the seed given to an agent that plays ``team``."""
+        """Return the seed of an agent that plays ``team``."""
         return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
 
 
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
     """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
-    Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them. An
-    entry with an error is ``broken``, with its ``problem``; it never raises. In a catalogue of frozen players,
-    those of other scenarios are left out. Raises ``PlayerError``: no such folder, an unknown player, a repeated
-    name, fewer than two entries.
+    In a run with a league: its first, its last, and some evenly spaced snapshots. An entry with an error is
+    ``broken``, with its ``problem``. In a catalogue of frozen players those of other scenarios are left out. Raises
+    ``PlayerError``: no such folder, an unknown player, a repeated name, fewer than two entries.
     """
     if not folder.is_dir():
         raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
     try:
         catalogued = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
-        if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's whole history
+        if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's history
             paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
         hand_ins = [path for path in paths if path.is_dir() or path.suffix in HAND_IN_SUFFIXES or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
     scenarios = {path: catalogued.get(path.name, {}).get("scenario", config.scenario) for path in hand_ins}
-    with closing(Scratch()) as scratch:  # entries are kept in memory
+    with closing(Scratch()) as scratch:  # entries stay in memory
         selected = [path for path in hand_ins if scenarios[path] == config.scenario]
         entries = [_read_hand_in(path, scratch.path, config) for path in selected]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
@@ -167,7 +166,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
 
 
 def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
-    """Return the entry in a folder, or in a zip file or the folders of a platform around it."""
+    """Return the entry in a folder, a zip file, or a platform's folders around it."""
     zipped = path.suffix.lower() == ZIP
     if path.is_symlink() or not (zipped or path.is_dir()):
         return entry_in(path, config)
@@ -181,12 +180,12 @@ def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
 
 
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
-    """Return the entries with what they are copies of, of the catalogue or of each other.
+    """Return the entries with the originals of copies, in the catalogue or among the entries.
 
-    Agents play the cup's first steps where they have a sandbox, in which they cannot harm it. ``refuse``: a copy of an
-    original does not play; of two similar entries either may be the copy. Raises ``ScratchError``: there is no room.
+    Agents play the cup's first steps, only in a sandbox. ``refuse``: a copy of an original does not play; of two
+    similar entries either may be the copy. Raises ``ScratchError``: there is no room.
     """
-    # Snapshots of one learner are similar, but no copies.
+    # Snapshots of one learner are similar, not copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
     fingerprints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
@@ -209,7 +208,7 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
 
 
 def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
-    """Let an agent play the first steps of as many games as the cup has, for each team."""
+    """Let an agent play the first steps of the cup's number of games, for each team."""
     config = replace(config, limits=config.limits.probe_limits)
     answers: dict[str, ProbeAnswers | None] = {}
     for team in config.sides:
@@ -220,7 +219,7 @@ def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | Non
 
 
 def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
-    """Return a player by name or folder, or a run's, as an entry. Raises ``PlayerError``: none plays this game."""
+    """Return a player by name, folder or run as an entry. Raises ``PlayerError``: none plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
         return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
@@ -237,13 +236,13 @@ def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
 
 
 def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
-    """Make a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
+    """Return a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
     return {seat: config.place.scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
 
 
 @strangers()
 def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
-    """Return the entry at ``path``, ``broken`` if it cannot play; ``handed_in``: what it was called then."""
+    """Return the entry at ``path``, ``broken`` if it cannot play; ``original_name``: the hand-in's name."""
     folder_name = original_name or path.name
     name = entry_name(folder_name)
     note = "" if name == folder_name else f" (folder {shown(folder_name)})"
@@ -252,7 +251,7 @@ def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
-        if exists(path / AGENT_FILE):  # says so if it may not be seen
+        if exists(path / AGENT_FILE):  # raises where access is denied
             check_programs(name, config.spec)
             agent = read_agent(path, name)
             about = f"{' '.join(agent.file.command)}{note}"
@@ -273,7 +272,7 @@ def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
 
 
 def teams_of(path: Path, spec: Seats) -> tuple[dict[str, dict[str, Policy]], dict[str, PlayerError]]:
-    """Load a bundle's players by team, and why it cannot play the others. Raises ``PlayerError``: it plays none."""
+    """Load a bundle's players by team; returns also failures by team. Raises ``PlayerError``: it plays none."""
     players: dict[str, dict[str, Policy]] = {}
     failures: dict[str, PlayerError] = {}
     for team in sides_of(spec):

@@ -1,4 +1,4 @@
-"""Folders that were handed in: their files in memory, one hash over all of them; scratch folders, locks."""
+"""Hand-in folders: their files in memory, one hash over all of them; scratch folders, locks."""
 
 import fcntl
 import hashlib
@@ -19,10 +19,10 @@ from multigrid_rl.types import RunError
 MAX_FOLDER_BYTES = 50_000_000
 MAX_FOLDER_FILES = 5_000
 MAX_FOLDER_DEPTH = 50
-#: What desktops add to folders and archives.
+#: Files that desktops add to folders and archives.
 DESKTOP_FILES = ("__MACOSX", ".DS_Store")
 _PREFIX = "multigrid-rl-scratch-"
-#: A scratch folder that is younger may belong to a process that has not locked it yet.
+#: A younger scratch folder may belong to a process that has not locked it yet.
 _YOUNG_S = 60.0
 
 
@@ -44,7 +44,7 @@ def folder_sha256(folder: Path) -> str:
 
 
 def sha256_of_parts(parts: Iterable[FolderPart]) -> str:
-    """Return the hash of a folder that was read."""
+    """Return the hash of a folder's parts."""
     digest = hashlib.sha256()
     for part in parts:
         name = os.fsencode(part.path.as_posix())
@@ -53,7 +53,7 @@ def sha256_of_parts(parts: Iterable[FolderPart]) -> str:
 
 
 def write_parts(parts: Iterable[FolderPart], target: Path) -> None:
-    """Write what :func:`read_parts` has read into a new folder; programs stay programs. Raises ``OSError``."""
+    """Write the parts of :func:`read_parts` into a new folder, executable bits included. Raises ``OSError``."""
     target.mkdir(parents=True)
     for part in parts:
         path = target / part.path
@@ -67,11 +67,11 @@ def write_parts(parts: Iterable[FolderPart], target: Path) -> None:
 
 
 def read_parts(folder: Path) -> Iterator[FolderPart]:
-    """Yield everything in ``folder``, folders before what is in them.
+    """Yield everything in ``folder``, folders before their content.
 
     Raises ``PlayerError``: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
-    :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file, folder nor
-    link, or a file that cannot be read.
+    :data:`MAX_FOLDER_DEPTH` others, a link out of the folder, something else than a file, folder or link, or a file
+    that cannot be read.
     """
     paths: list[Path] = []
     for parent, folders, files in os.walk(folder, onerror=_cannot_read):
@@ -103,18 +103,18 @@ def _part(path: Path, folder: Path) -> FolderPart:
             return FolderPart(relative, "folder")
         return FolderPart(relative, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
     link = path.readlink()
-    # An absolute one leads out of every copy of the folder.
+    # An absolute link leads out of every copy of the folder.
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
         raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
     return FolderPart(relative, "link", os.fsencode(link))
 
 
 class ScratchError(RunError):
-    """The place for scratch folders cannot be used; the message is one line. No agent is to blame for it."""
+    """Scratch folders cannot be used; the message is one line. It is no agent's fault."""
 
 
 def inner_path(where: Path, name: str) -> PurePosixPath:
-    """Return the path of a file in a folder that was handed in. Raises ``PlayerError``: it leads out of it."""
+    """Return the path of a file in a hand-in folder. Raises ``PlayerError``: it leads out of the folder."""
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts and not {"\\", "\0"} & {*name}
     if not inside or len(path.parts) > MAX_FOLDER_DEPTH:
@@ -123,9 +123,9 @@ def inner_path(where: Path, name: str) -> PurePosixPath:
 
 
 class Scratch:
-    """A new folder, removed with ``close()``, when this object is forgotten, or when Python ends.
+    """A new folder, removed with ``close()``, when this object is garbage-collected, or when Python ends.
 
-    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those. Raises
+    It is locked: an unlocked folder's owner was killed, and each new instance removes such folders. Raises
     ``ScratchError``: there is no room for one.
     """
 
@@ -140,7 +140,7 @@ class Scratch:
         self.close = weakref.finalize(self, _remove, self.path, handle)
 
     def filled(self, name: str, parts: Iterable[FolderPart] = ()) -> Path:
-        """Return a new folder in this one, with a copy of ``parts`` in it. Raises :class:`ScratchError`: no room."""
+        """Return a new folder in this one with a copy of ``parts``. Raises :class:`ScratchError`: no room."""
         try:
             write_parts(parts, self.path / name)
         except OSError as error:
@@ -154,7 +154,7 @@ def _remove(folder: Path, handle: int) -> None:
 
 
 def lock(handle: int) -> bool:
-    """Lock an open file or folder until it is closed; return whether another process has done so before."""
+    """Lock an open file or folder until it is closed; return whether another process has locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -166,9 +166,9 @@ def lock(handle: int) -> bool:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and keep it locked for the block.
+    """Make ``folder`` and lock it for the block.
 
-    Raises ``PlayerError``: another cup or grading is at work in it, or it cannot be made.
+    Raises ``PlayerError``: another cup or grading uses it, or it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers() -> None:
-    """Remove the scratch folders of processes that were killed; never raises."""
+    """Remove the scratch folders of killed processes; never raises."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -198,11 +198,11 @@ def remove_leftovers() -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, however deep it is and whatever its modes are; never raises.
+    """Remove a folder of any depth and mode; never raises.
 
-    ``shutil.rmtree`` gives up at a thousand folders in one another; ``rm`` does not.
+    ``shutil.rmtree`` fails at a thousand nested folders; ``rm`` does not.
     """
     with suppress(OSError):
-        if not folder.is_symlink():  # put in its place by another process
+        if not folder.is_symlink():  # another process may have replaced it
             subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)

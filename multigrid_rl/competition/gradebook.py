@@ -1,4 +1,4 @@
-"""Grading a class: a result and a page of feedback for each hand-in, one table; resumes where it was killed."""
+"""Grading a class: a result and a feedback page for each hand-in, and one table; resumes after a kill."""
 
 import json
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from multigrid_rl.files import csv_text, json_text, safe_cell, write_whole
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError, expected, first_error, printable
 
-#: With its seed the games can be played in advance: only the instructor should have it.
+#: Its seed reveals the games: only the instructor should have it.
 KEY_FILE = "keep-to-yourself.json"
 RESULTS, FEEDBACK = "results", "feedback"
-#: Of a program, in its feedback.
+#: In the feedback of a program.
 LEFT_OUT = "Entropy cannot be measured for a program: its check is left out, and the"
 
 
@@ -35,7 +35,7 @@ class _Key(Strict):
 
 
 def check_hand_in(path: Path) -> None:
-    """Check that ``path`` holds something to grade; anything else is an error of the caller, not of a student.
+    """Check that ``path`` holds something to grade; otherwise the caller made an error, not a student.
 
     Raises:
         PlayerError, ConfigError: nothing there, another file, or a folder with other folders and nothing to grade.
@@ -45,7 +45,7 @@ def check_hand_in(path: Path) -> None:
     if path.is_dir():
         try:
             folder_kind(path)
-        except PlayerError:  # with no folder in it, it is a hand-in that cannot be played, and gets no points
+        except PlayerError:  # without folders: an unplayable hand-in, which gets no points
             if folders := [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] not in "._"]:
                 first = printable(folders[0].name)
                 wanted = "a folder with a bundle or an agent; -o grades.csv grades each folder in it"
@@ -53,7 +53,7 @@ def check_hand_in(path: Path) -> None:
 
 
 def check_table(table: Path, folder: Path) -> None:
-    """Check that what a class has handed in lies neither in the gradebook nor around it. Raises ``PlayerError``."""
+    """Check that the hand-ins are neither in the gradebook nor around it. Raises ``PlayerError``."""
     handed_in, home = folder.resolve(), table.with_suffix("").resolve()
     if handed_in.is_relative_to(home):
         wanted = f"another name: the folder beside it, {home.name}/, is for results, and holds what was handed in"
@@ -65,11 +65,11 @@ def check_table(table: Path, folder: Path) -> None:
 def grade_class(
     table: Path, hand_ins: list[Submission], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
 ) -> list[dict[str, Any]]:
-    """Grade a class and write its table; unchanged hand-ins that were graded before are not played again.
+    """Grade a class and write its table; unchanged hand-ins with a grade are not played again.
 
-    All that belongs to the CSV ``table`` lies beside it, in the folder of its name; a resumed class keeps its first
-    seed. ``show`` is called with each name, its result, and whether it was graded now. Raises ``PlayerError``: the
-    folder has other content, another rubric or seed, or another grading is at work in it; ``OSError``.
+    A folder named after the CSV ``table`` holds all other files; a resumed class keeps its first seed. ``show`` gets
+    each name, its result, and whether it was graded now. Raises ``PlayerError``: the folder has other content, another
+    rubric or seed, or another grading uses it; ``OSError``.
     """
     home, results = table.with_suffix(""), []
     with exclusive_lock(home):
@@ -84,7 +84,7 @@ def grade_class(
 
 
 def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
-    """Return the rubric with the seed that the class began with."""
+    """Return the rubric with the class's first seed."""
     path = home / KEY_FILE
     try:
         key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
@@ -116,11 +116,11 @@ def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
 def _grade_hand_in(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any]:
     files = None
     with suppress(PlayerError):
-        files = folder_sha256(hand_in.folder)  # before it is read: what changes meanwhile is graded again next time
+        files = folder_sha256(hand_in.folder)  # hashed before grading: a later change is graded next time
     result = examiner.result(hand_in)
-    if not result["problem"]:  # what failed is played again
+    if not result["problem"]:  # failures are played again
         result["files_sha256"] = files
-    # The result comes last: where there is one, there is everything.
+    # The result is written last and marks a complete grade.
     write_whole(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
     write_whole(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
     return result
@@ -131,14 +131,14 @@ def _file(home: Path, hand_in: Submission, kind: str, suffix: str) -> Path:
 
 
 def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals: Originals) -> list[str]:
-    """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
+    """Return, for each hand-in, the originals among other hand-ins and known players."""
     fingerprints: dict[str, Fingerprint] = {}
     for hand_in in hand_ins:
         with suppress(PlayerError):
             fingerprints[hand_in.name] = originals.fingerprint(hand_in.folder)
     rows = []
     for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
-        copies = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
+        copies = [Similar(**row) for row in result.get("same_as", [])]  # includes an agent's answers
         if name in fingerprints:
             others = {other: fingerprint for other, fingerprint in fingerprints.items() if other != name}
             copies += originals.similar(fingerprints[name], others)
@@ -147,9 +147,9 @@ def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals
 
 
 def feedback(result: dict[str, Any]) -> str:
-    """Return the feedback of a student, in Markdown: each check, what was measured, and what it is worth.
+    """Return the feedback of a student in Markdown: each check, its measurement, and its points.
 
-    Nothing stands in it that an agent has written itself, and no name of a hidden opponent.
+    It contains no text from an agent, and no name of a hidden opponent.
     """
     lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
     lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that were not seen before."]
@@ -171,7 +171,7 @@ def feedback(result: dict[str, Any]) -> str:
 
 
 def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Return what a check is, what was measured, its 95 % interval, and the points."""
+    """Return a check's name, measurement, 95 % interval, and points."""
     if check["points"] is None:
         return check["check"], "not measured", "-", "left out"
     interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
