@@ -166,10 +166,7 @@ def lock(handle: int) -> bool:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and lock it for the block.
-
-    Raises ``PlayerError``: another cup or grading uses it, or it cannot be made.
-    """
+    """Make ``folder`` and lock it for the block. Raises ``PlayerError``: it is in use, or cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
@@ -198,10 +195,7 @@ def remove_leftovers() -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of any depth and mode; never raises.
-
-    ``shutil.rmtree`` fails at a thousand nested folders; ``rm`` does not.
-    """
+    """Remove a folder; never raises. Unlike ``shutil.rmtree``, ``rm`` removes a thousand nested folders."""
     with suppress(OSError):
         if not folder.is_symlink():  # another process may have replaced it
             subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)

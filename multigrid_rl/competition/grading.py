@@ -38,10 +38,10 @@ from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.trust import agents_trusted, check_code, strangers
 from multigrid_rl.types import EpisodeTable, Policy, RunError, Seats
 
-#: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most; the default of
-#: games of others, and of episodes in which nobody meets.
+#: Episodes of an exam: the default of bundles at red/blue doors, the maximum of programs, the default of other games,
+#: and of games with one team.
 EPISODES, PROGRAM_EPISODES, GAMES, SOLO_EPISODES = 20_000, 1_000, 1_000, 100
-#: Of programs: an answer is for all games of an exam's side, and all answers for one opponent from one side.
+#: Limits of programs: one answer covers all games of an exam's side; the total, one opponent from one side.
 LIMITS = Limits(step_s=10.0, total_s=300.0)
 
 
@@ -49,7 +49,7 @@ class Check(Bound):
     """A bound on a metric, and its points: all or none, or with ``from`` and ``full`` in proportion between them."""
 
     points: float = Field(ge=0)
-    #: Where points begin: ``from``. The bound is then ``full``, and above or below it as it lies to that.
+    #: The value ``from`` for 0 points. The bound is then ``full``, and the comparison follows from their order.
     start: float | None = None
 
     @model_validator(mode="before")
@@ -81,11 +81,11 @@ class Check(Bound):
         return self.points if is_met else 0.0
 
     def row_of(self, values: list[Interval]) -> dict[str, Any]:
-        """Return a row of the result; ``None`` stands for what cannot be measured."""
+        """Return a row of the result; ``None`` marks missing measurements."""
         row: dict[str, Any] = {"check": str(self), "of": self.points}
         if not values:
             return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
-        # Of several seats the worst one decides and is shown.
+        # The worst of several seats decides and is shown.
         worst = max(values, key=lambda v: v.value) if self.comparison == "<=" else min(values, key=lambda v: v.value)
         unknown = self.metric == ENTROPY or worst.high == float("inf")
         least, most = sorted(map(self.worth, (worst.low, worst.high)))
@@ -102,7 +102,7 @@ class Check(Bound):
         }
 
     def __str__(self) -> str:
-        """For example ``win/* >= 0.9``, or ``win/* from 0.3 to 0.5``."""
+        """Return for example ``win/* >= 0.9``, or ``win/* from 0.3 to 0.5``."""
         bound = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
         return f"{self.metric} {bound}"
 
@@ -118,11 +118,11 @@ class Exam(Part):
 
 
 class Rubric(Part):
-    """Rules by which a bundle is graded."""
+    """Rules for grading a bundle."""
 
     scenario: str
     mode: Mode = "stochastic"
-    #: What the bundle plays for; the first one of a game without red.
+    #: The bundle's team; the first one of a game without red.
     team: str = "red"
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
@@ -150,16 +150,13 @@ class Rubric(Part):
         return sha256_of(self.model_dump_json(exclude={"seed", "refuse_known"}).encode())
 
     def teams_of(self, exam: Exam, sides: Sequence[str]) -> list[str]:
-        """Return those of a game's ``sides`` that the bundle plays for in an exam."""
+        """Return the bundle's teams among a game's ``sides`` in an exam."""
         others = [side for side in sides if side != self.team]
         return {"own": [self.team], "other": others, "both": [self.team, *others]}[exam.sides]
 
 
 def read_rubric(path: Path) -> Rubric:
-    """Read a rubric, and check that its games can be played.
-
-    Raises ``ConfigError``: names key and value of whatever cannot be used, opponents included.
-    """
+    """Read a rubric and check its games. Raises ``ConfigError`` with key and value of an unusable setting."""
     try:
         rubric = Rubric.model_validate(read_plain_yaml(path))
     except ValidationError as error:
@@ -181,7 +178,7 @@ def read_rubric(path: Path) -> Rubric:
 
 
 def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
-    """Raise ``ConfigError`` for what an exam asks that there is not in its game."""
+    """Raise ``ConfigError`` for an opponent, side or metric that the exam's game does not have."""
     scenario, spec = _game(rubric)
     for name, wanted in ({"opponent": None, "sides": "own"} if len(sides_of(spec)) == 1 else {}).items():
         if getattr(exam, name) != wanted:
@@ -205,9 +202,9 @@ def _game(rubric: Rubric) -> tuple[ScenarioConfig, Seats]:
 class Examiner:
     """Grades hand-ins by a rubric.
 
-    The result has neither the seed nor a hash that could confirm a guess. But its ``problem`` is the instructor's: an
-    agent that fails may have written anything there. The student's is ``feedback_problem``. Hidden opponents lie in the
-    ``folder`` of the rubric, and hand-ins are compared with ``originals``.
+    The result has neither the seed nor a hash that could confirm a guess. Its ``problem`` is for the instructor, as it
+    may contain a failed agent's text; ``feedback_problem`` is for the student. Hidden opponents are in the rubric's
+    ``folder``, and hand-ins are compared with ``originals``.
     """
 
     rubric: Rubric
@@ -226,15 +223,15 @@ class Examiner:
         return sides_of(self.spec)
 
     def episodes(self, exam: Exam) -> int:
-        """Return how many games an exam has, of all sides together."""
+        """Return the number of games of an exam, of all sides together."""
         by_default = EPISODES if place_of(self.spec).built_in else GAMES if len(self.sides) > 1 else SOLO_EPISODES
         return exam.episodes if "episodes" in exam.model_fields_set else by_default
 
     def grade(self, bundle: Path) -> dict[str, Any]:
         """Play all exams and count points.
 
-        Raises ``PlayerError``: the hand-in cannot be used, or is a known player and refused; see
-        :meth:`refused`; ``RunError``: something else than the hand-in failed.
+        Raises ``PlayerError``: the hand-in cannot be used, or is a refused copy; see :meth:`refused`; ``RunError``:
+        something else than the hand-in failed.
         """
         rubric = self.rubric
         program = self._checked_kind(bundle)
@@ -259,7 +256,7 @@ class Examiner:
                 raise RunError(f"{player}{fault}") from fault
             spent = {"seconds": round(time.perf_counter() - began, 3)}
             return self.refused(bundle, f"{player}{fault}", fault.without_words) | spent
-        # What cannot be measured is left out, and the rest counts for all.
+        # Unmeasurable checks are left out, and the rest counts for all points.
         scale = rubric.points / measurable
         checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
         points, low, high = (round(scale * sum(row[key] for row in checks), 2) for key in ("points", "least", "most"))
@@ -275,7 +272,7 @@ class Examiner:
         }
 
     def result(self, submission: Submission) -> dict[str, Any]:
-        """Return the result of a hand-in, without points and with the reason where it cannot be played."""
+        """Return the result of a hand-in; of an unplayable one without points and with the reason."""
         try:
             if submission.problem is not None:
                 raise PlayerError(submission.problem)
@@ -285,7 +282,7 @@ class Examiner:
             return self.refused(submission.folder, reason_of(error, submission.folder, submission.name), feedback)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
-        """Return the result of a hand-in that cannot be played: no points, the reason, and the student's."""
+        """Return the result of an unplayable hand-in: no points, the problem, and the student's feedback."""
         student_problem = problem if feedback is None else feedback
         return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": student_problem}
 
@@ -296,19 +293,19 @@ class Examiner:
         return result | {"seconds": 0.0, "problem": None, "exams": []}
 
     def _checked_kind(self, bundle: Path) -> bool:
-        """Return whether the hand-in is a program. Raises ``PlayerError``: that is not graded here."""
+        """Return whether the hand-in is a program. Raises ``PlayerError``: this kind is not graded here."""
         program = folder_kind(bundle) == "agent"
         kind = "an agent" if program else "a bundle"
         if self.rubric.hand_in == ("bundle" if program else "agent"):
             raise PlayerError(expected(f"{bundle}: hand-in", self.rubric.hand_in, kind))
         if program and (agents_trusted() or not bwrap_available()):
-            # Without a sandbox it could read the seed of the games, whoever trusts it.
+            # Without a sandbox it could read the seed of the games.
             wanted = "a bundle, as there is no bubblewrap for agents on this machine"
             raise PlayerError(expected(bundle, wanted, kind))
         return program
 
     def _probe(self, agent: Path) -> dict[str, ProbeAnswers | None]:
-        """Let an agent play the first steps of as many games as in the first exam, for each team it is graded as."""
+        """Let an agent play the first steps of the first exam's number of games, for each graded team."""
         rubric, first = self.rubric, self.rubric.exams[0]
         games = min(self.episodes(first), PROGRAM_EPISODES) // len(rubric.teams_of(first, self.sides))
         answers = {}
@@ -351,12 +348,12 @@ class Examiner:
 
 
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
-    """Return who grades by a rubric: with the project's players and ``earlier`` hand-ins to find copies of."""
+    """Return an examiner that finds copies of the project's players and of ``earlier`` hand-ins."""
     return Examiner(rubric, folder, originals_of(*_game(rubric), earlier), limits)
 
 
 def rivals(name: str | None, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:
-    """Load players for the seats of all teams but ``team``; see :func:`opponents`. Raises ``ConfigError``."""
+    """Load players for the seats of all teams except ``team``; see :func:`opponents`. Raises ``ConfigError``."""
     others = [other for other in sides_of(spec) if other != team]
     if bool(others) == (name is None):
         raise ConfigError(expected("opponent", "a player" if others else "none in a scenario with one team", name))
@@ -364,7 +361,7 @@ def rivals(name: str | None, team: str, spec: Seats, folder: Path) -> dict[str, 
 
 
 def opponents(name: str, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:
-    """Load players for the seats of ``team`` by name, or from the rubric's own folder, which students never see."""
+    """Load players for the seats of ``team`` by name, or from the rubric's ``folder``, hidden from students."""
     catalogue = Catalogue()
     if code_of(name) is not None or is_agent(folder / name):
         check_code("opponent", [name], "a player of this project")

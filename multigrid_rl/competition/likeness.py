@@ -1,4 +1,4 @@
-"""Copies of players in any game: by content, and by what networks would likeliest do where random players get to."""
+"""Copies of players in any game: by content, and by networks' likeliest actions in random games."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from multigrid_rl.players.places import place_of
 from multigrid_rl.trust import strangers
 from multigrid_rl.types import Seats, SeatView
 
-#: Steps of so many games, played at random, that players are compared on; fewest different views of a seat.
+#: Steps and number of random games for comparisons, their seed, and the minimum of different views of a seat.
 _STEPS, _GAMES, _SEED, _MIN_ROWS = 64, 8, 20_261_123, 100
-#: Share of equal actions from which a player is a near copy; what counts as equal, and as any action at all, as a share
-#: of the range of an action. Of 36 players of tic-tac-toe no two that were trained from different seeds had more than
-#: 0.903; weights shaken by a tenth of their spread leave 0.961.
+#: Minimum share of equal actions of a near copy; tolerance of equal actions, and minimum spread of a player's actions,
+#: both as shares of the action range. Of 36 players of tic-tac-toe those from different seeds shared at most 0.903;
+#: noise of a tenth of the weights' spread leaves 0.961.
 _MIN_SHARE, _TOLERANCE, _MIN_SPREAD = 0.95, 0.01, 0.05
-#: Share of choices that follow one order of preference from which a player has learned nothing that could be copied:
-#: of the same 36 the trained ones had 0.27 to 0.7, those of 20,000 steps and fewer up to 0.99.
+#: Share of choices by one fixed order of preference from which a player counts as untrained: of the same 36 the trained
+#: ones had 0.27 to 0.7, those of at most 20,000 steps up to 0.99.
 _UNTRAINED = 0.8
 
 
 class Likeness(Originals):
-    """Players that hand-ins for any game are compared with; see :class:`~multigrid_rl.competition.copies.Originals`."""
+    """Players for comparison in any game; see :class:`~multigrid_rl.competition.copies.Originals`."""
 
     probes_agents = False
 
@@ -47,7 +47,7 @@ class Likeness(Originals):
 
     @cached_property
     def _views(self) -> dict[str, NDArray[Any]]:
-        """What each seat saw (rows, D) when it had a choice in random games, each view once: always the same."""
+        """Different views (rows, D) of each seat with a choice in fixed random games."""
         place, seats = place_of(self.spec), self.spec.seats
         players = {seat: place.scripted(self.spec, "random", seat) for seat in seats}
         match = match_of(self.spec, players, _GAMES, seed=_SEED)
@@ -70,7 +70,7 @@ class Likeness(Originals):
 
     @property
     def by_play(self) -> bool:
-        """Whether the game has enough views to tell players apart; otherwise by content alone."""
+        """Whether the game has enough views to distinguish players; otherwise only content is compared."""
         return max(len(rows) for rows in self._views.values()) >= _MIN_ROWS
 
     @strangers()
@@ -78,7 +78,7 @@ class Likeness(Originals):
         return teams_of(folder, self.spec)[0]
 
     def of_networks(self, teams: Teams, parts: Iterable[FolderPart]) -> Fingerprint:
-        """Return the fingerprint of a bundle: its players for each team, and all its files."""
+        """Return the fingerprint of a bundle from its players by team and its files."""
         players = {seat: player for team in teams.values() for seat, player in team.items() if seat in self._views}
         choices = tuple(
             self._likeliest(seat, players[seat]) if seat in players else np.zeros((0, 1)) for seat in self.spec.seats
@@ -86,7 +86,7 @@ class Likeness(Originals):
         return Fingerprint(weights_of(parts), choices=choices, teams=teams)
 
     def _likeliest(self, seat: str, player: Any) -> NDArray[Any]:
-        """Return the likeliest actions (rows, A), as shares of their range; no rows if it has learned nothing."""
+        """Return the likeliest actions (rows, A) as shares of their range; of an untrained player no rows."""
         seen, space = self._views[seat], self._agents[seat].action_space
         if not isinstance(player, FrozenPlayer) or len(seen) < _MIN_ROWS:
             return np.zeros((0, 1))
@@ -111,13 +111,13 @@ class Likeness(Originals):
 
 
 def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] = ()) -> Originals:
-    """Return the project's players and ``earlier`` hand-ins, which hand-ins for a game may be copies of."""
+    """Return the project's players and ``earlier`` hand-ins for comparison in a game."""
     originals = Originals if scenario.kind.board else Likeness
     return originals(spec, Catalogue(data_root() / "checkpoints"), earlier)
 
 
 def _choices_by_preference(outputs: NDArray[Any], legal: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the choices (rows,) of a player that always has the same preferences: the mean ones of ``outputs``."""
+    """Return the choices (rows,) by one fixed order of preference: the mean of ``outputs``."""
     scores = np.where(legal, outputs, -np.inf)
     scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
     means = np.where(legal, scores, 0.0).sum(axis=0) / np.maximum(legal.sum(axis=0), 1)

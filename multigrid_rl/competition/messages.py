@@ -1,6 +1,6 @@
-"""What a program that plays is told, and what it may answer: one line of JSON each (docs/agents).
+"""Messages to a playing program and its answers: one line of JSON each (docs/agents).
 
-A protocol is an entry of ``tables.PROTOCOLS``; which one a game speaks, its place says (``players.places``).
+A protocol is an entry of ``tables.PROTOCOLS``; a game's place (``players.places``) chooses it.
 """
 
 import json
@@ -18,7 +18,7 @@ from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Seats
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 
-#: An observation of more numbers than these is sent as base64 of float32, which is a third as long and read at once.
+#: A longer observation is sent as base64 of float32, which is a third as long and parsed at once.
 MOST_NUMBERS = 256
 _MOST = float(np.finfo(np.float32).max)
 _CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolist()]
@@ -26,13 +26,13 @@ _MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
 
 class StepRequest(NamedTuple):
-    """What a program that plays ``C`` seats is asked in one step."""
+    """The request of one step to a program that plays ``C`` seats."""
 
-    step: int  # answers before this one
+    step: int  # number of earlier answers
     games: NDArray[np.intp]  # (n,) their numbers
-    observations: NDArray[Any]  # (n, D) observations of its seats, one after the other
+    observations: NDArray[Any]  # (n, D) of its seats, concatenated
     turn: NDArray[np.bool_]  # (n, C) whose turn it is
-    rewards: NDArray[np.float64]  # (n, C) since each seat was last asked
+    rewards: NDArray[np.float64]  # (n, C) since each seat's last request
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -52,18 +52,18 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def check_ready(line: bytes) -> None:
-    """Raise :class:`ProcessError` unless the agent says that it is ready."""
+    """Raise :class:`ProcessError` unless the agent answers "ready"."""
     if parse(line).get("type") != "ready":
         raise unexpected("answer", '{"type":"ready"}', shown(line))
 
 
 class DoorsProtocol:
-    """Protocol 1: red/blue doors, where every seat acts in every step and sees cells; no rewards are told.
+    """Protocol 1: red/blue doors, where every seat acts in every step and observes cells; without rewards.
 
     Attributes:
-        hears: rewards are told.
-        idle: (W,) what is done in a game about which nothing is asked.
-        debug: what the last answer said about itself, if anything.
+        hears: whether messages contain rewards.
+        idle: (W,) actions in a game without a request.
+        debug: the last answer's note, or ``None``.
     """
 
     hears = False
@@ -75,7 +75,7 @@ class DoorsProtocol:
         self.idle: NDArray[Any] = np.full(len(seats), DONE, np.int8)
 
     def hello(self, scenario: str | None, games: int, seed: int) -> dict[str, Any]:
-        """Return the first message; without the name of a scenario that of one with the same game."""
+        """Return the first message; the default scenario is one with the same game."""
         return {
             "type": "hello",
             "protocol": 1,
@@ -89,8 +89,8 @@ class DoorsProtocol:
         }
 
     def act(self, request: StepRequest) -> bytes:
-        """Encode what its seats see."""
-        # Put together from ready-made text: five times as fast as encoding every number of every cell.
+        """Encode the request with its seats' views."""
+        # Joining prepared text is five times as fast as encoding every number of every cell.
         names, games = [json.dumps(seat) for seat in self.seats], []
         rows = request.observations.reshape(len(request.observations), len(self.seats), -1).tolist()
         for game, row in zip(request.games.tolist(), rows, strict=True):
@@ -105,7 +105,7 @@ class DoorsProtocol:
         return f'{{"image":[{columns}],"direction":{tokens[-2]}{mission}}}'
 
     def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:  # noqa: ARG002 - see ``hears``
-        """Return the message about games (n,) that are over, and ``rewards`` (n, C) since each seat was last asked."""
+        """Return the message about ended games (n,), and ``rewards`` (n, C) since each seat's last request."""
         return {"type": "end", "games": games}
 
     def read(self, line: bytes, request: StepRequest) -> NDArray[Any]:
@@ -125,7 +125,7 @@ class DoorsProtocol:
         return chosen
 
     def _by_seat(self, entry: Any, request: StepRequest, k: int) -> dict[str, Any]:
-        """Return one game's actions by seat. Raises :class:`ProcessError`: not those whose turn it is."""
+        """Return one game's actions by seat. Raises :class:`ProcessError`: not the seats on turn."""
         unnamed = len(self.seats) == 1 and not isinstance(entry, dict)
         by_seat = {self.seats[0]: entry} if unnamed else entry
         acting = [seat for seat, turn in zip(self.seats, request.turn[k], strict=True) if turn]
@@ -135,8 +135,8 @@ class DoorsProtocol:
         return by_seat
 
     def _set_action(self, chosen: NDArray[Any], c: int, action: Any, observation: NDArray[Any]) -> str | None:  # noqa: ARG002
-        """Put the action of the ``c``-th seat into ``chosen`` (W,), or say what is expected in its place."""
-        # By type: a bool is an int to Python, and 2.0 equals 2.
+        """Write the action of the ``c``-th seat into ``chosen`` (W,), or return the requirement that it breaks."""
+        # By type: a bool is an int in Python, and 2.0 equals 2.
         if type(action) is not int or not 0 <= action < len(ACTIONS):
             return f"an integer 0 to {len(ACTIONS) - 1}"
         chosen[c] = action
@@ -144,9 +144,9 @@ class DoorsProtocol:
 
 
 class SeatsProtocol(DoorsProtocol):
-    """Protocol 2: any game with seats, as protocol 1, but that it tells numbers, legal choices and rewards.
+    """Protocol 2: any game with seats, with numbers, legal choices and rewards.
 
-    Raises ``PlayerError``: seats of a team do not act alike.
+    Raises ``PlayerError``: seats of a team have different kinds of actions.
     """
 
     hears = True
@@ -176,7 +176,7 @@ class SeatsProtocol(DoorsProtocol):
         return {"type": "hello", "protocol": 2, "game": game, "seats": seats, "games": games, "seed": seed}
 
     def act(self, request: StepRequest) -> bytes:
-        """Encode what those of its seats see whose turn it is, what is legal, and their rewards since the last time."""
+        """Encode observations, legal choices and new rewards of its seats on turn."""
         parts = np.split(request.observations, np.cumsum(self._sizes)[:-1], axis=1)
         columns = [self._seat_views(agent.legal, part) for agent, part in zip(self._agents, parts, strict=True)]
         games = []
@@ -186,7 +186,7 @@ class SeatsProtocol(DoorsProtocol):
         return encode({"type": "act", "step": request.step, "games": games})
 
     def _seat_views(self, legal: int, observations: NDArray[np.float32]) -> list[dict[str, Any]]:
-        """Return what one seat sees in each game (n, D)."""
+        """Return the message parts of one seat for each game (n, D)."""
         numbers, flags = np.split(observations, [observations.shape[1] - legal], axis=1)
         long = numbers.shape[1] > MOST_NUMBERS
         rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers] if long else _to_json(numbers)
@@ -194,7 +194,7 @@ class SeatsProtocol(DoorsProtocol):
         return [{"observation": row, **choices} for row, choices in zip(rows, legal_choices, strict=True)]
 
     def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:
-        """Return the message about games that are over, with their last rewards."""
+        """Return the message about ended games, with their last rewards."""
         by_seat = [dict(zip(self.seats, row, strict=True)) for row in rewards.tolist()]
         return {"type": "end", "games": games, "rewards": by_seat}
 
@@ -204,7 +204,7 @@ class SeatsProtocol(DoorsProtocol):
         if isinstance(space, spaces.Box):
             wanted = f"{self._width} numbers from {_to_json(space.low)} to {_to_json(space.high)}"
             parts = action if isinstance(action, list) else [action]
-            # A bool is an int to Python, and no number may become infinite as float32.
+            # A bool is an int in Python, and no number may become infinite as float32.
             valid = all(type(part) in (int, float) and -_MOST <= part <= _MOST for part in parts)
             own[:] = parts if valid and len(parts) == self._width else np.nan
             return None if ((own >= space.low) & (own <= space.high)).all() else wanted
@@ -221,14 +221,14 @@ class SeatsProtocol(DoorsProtocol):
 
 
 def _are_in_range(parts: Any, most: list[int]) -> bool:
-    """Return whether ``parts`` are as many integers from 0 to ``most``."""
+    """Return whether ``parts`` are integers from 0 to ``most``, one for each."""
     if not isinstance(parts, list) or len(parts) != len(most):
         return False
     return all(type(part) is int and 0 <= part <= highest for part, highest in zip(parts, most, strict=True))
 
 
 def _to_json(numbers: NDArray[np.float32]) -> list[Any]:
-    """Return numbers as JSON shows them best: whole ones without a point."""
+    """Return numbers for JSON: integers without a decimal point."""
     exact = np.abs(numbers) < 2**24
     rows: list[Any] = (numbers.astype(np.int64) if (exact & (numbers == np.rint(numbers))).all() else numbers).tolist()
     return rows

@@ -1,7 +1,7 @@
-"""Plays the networks of a folder that `multigrid-rl export --agent` wrote; its copy there is called ``agent.py``.
+"""Plays the networks of a folder that `multigrid-rl export --agent` wrote; its copy there is ``agent.py``.
 
-It needs torch, safetensors, gymnasium and what the networks' own files import, and nothing of multigrid_rl: a change of
-that package, or the time that it takes to start, is no risk in a cup. Messages: docs/agents.md.
+It needs torch, safetensors, gymnasium and the imports of the networks' files, but not multigrid_rl: changes and start
+time of that package are no risk in a cup. Messages: docs/agents.md.
 """
 
 import importlib
@@ -22,14 +22,14 @@ NETWORKS_FILE = "networks.json"
 
 
 class Player:
-    """One network on the seats that it plays, with its memory of all games.
+    """One network on its seats, with its memory of all games.
 
     Args:
         row: of ``networks.json``.
-        reads: what the network reads.
-        outputs: of the network.
+        space: of the network's observations.
+        outputs: number of the network's outputs.
         seats: one, or all seats of a team for which it acts at once.
-        games: how many are played.
+        games: their number.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ def draw(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 class DoorsPlayer(Player):
-    """Plays red/blue doors (protocol 1); ``mirrored``: it was trained on the other side of the board."""
+    """Plays red/blue doors (protocol 1); ``mirrored``: trained on the other side of the board."""
 
     def __init__(
         self, row: dict[str, Any], tables: dict[str, Any], seats: list[str], games: int, *, mirrored: bool
@@ -81,18 +81,18 @@ class DoorsPlayer(Player):
         return [dict(zip(self.seats, row, strict=True)) for row in chosen.tolist()]
 
     def _tokens(self, views: list[dict[str, Any]]) -> NDArray[np.uint8]:
-        """Return what one seat sees (games, tokens): cells, heading, mission."""
+        """Return the tokens of one seat (games, tokens): cells, heading, mission."""
         image = np.array([view["image"] for view in views])
         cells = self.codes[tuple(np.moveaxis(image, -1, 0))].reshape(len(views), -1)
         heading = np.array([view["direction"] for view in views], np.uint8)
-        if self.mirrored:  # from the other side the colours change places, and headings turn by two
+        if self.mirrored:  # for the other side: swapped colours, headings turned by two
             cells, heading = self.swapped[cells], self.turned[heading]
         mission = np.array([self.missions.index(view.get("mission", self.missions[0])) for view in views], np.uint8)
         return np.column_stack([cells, heading, mission])
 
 
 class NumbersPlayer(Player):
-    """Plays one seat of a game whose observations are numbers (protocol 2)."""
+    """Plays one seat of a game with numeric observations (protocol 2)."""
 
     def __init__(self, row: dict[str, Any], seats: list[str], games: int) -> None:
         acts, self.size = row["actions"], row["size"]
@@ -102,7 +102,7 @@ class NumbersPlayer(Player):
         super().__init__(row, spaces.Box(-np.inf, np.inf, (self.size,)), outputs, seats, games)
 
     def act(self, games: list[dict[str, Any]], generator: torch.Generator) -> list[dict[str, Any]]:
-        """Return the actions of each game, by seat; nothing where it is another's turn."""
+        """Return the actions of each game by seat; empty at another seat's turn."""
         (seat,) = self.seats
         acting = [k for k, game in enumerate(games) if seat in game["seats"]]
         actions: list[dict[str, Any]] = [{} for _ in games]
@@ -135,7 +135,7 @@ class NumbersPlayer(Player):
 
 
 def players_of(hello: dict[str, Any]) -> list[Any]:
-    """Return the players of the seats that the first message names."""
+    """Return the players of the seats in the first message."""
     tables = json.loads((HOME / NETWORKS_FILE).read_text(encoding="utf-8"))
     players: list[Any] = []
     seats = list(hello["seats"])
@@ -155,7 +155,7 @@ def players_of(hello: dict[str, Any]) -> list[Any]:
 
 def main() -> None:
     """Read one message a line, answer with one line."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a network's file prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of a network's file is no answer
     torch.set_num_threads(1)
     players: list[Any] = []
     generator = torch.Generator()

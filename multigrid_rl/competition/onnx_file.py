@@ -1,8 +1,8 @@
 """A player as an ONNX file (https://onnx.ai), for programs without torch: browsers, other languages, small machines.
 
-Inputs: ``observation`` (N, D), int32 tokens or float32 numbers, and ``memory`` (N, S) of a network that has one: zeros
-where an episode begins. Outputs: ``action``, the likeliest, as the environment takes it; ``outputs`` (N, K), logits or
-what the head's distribution is made of, for who draws; the next ``memory``. The card stands in the file's metadata.
+Inputs: ``observation`` (N, D), int32 tokens or float32 numbers, and for a recurrent network ``memory`` (N, S): zeros
+at an episode's start. Outputs: ``action``, the likeliest, in the environment's form; ``outputs`` (N, K), logits or
+parameters of the head's distribution, for drawing; the next ``memory``. The file's metadata contains the card.
 """
 
 import warnings
@@ -28,14 +28,14 @@ from multigrid_rl.types import SeatView
 
 #: Version of ONNX's operators: old enough for every runtime of the last years.
 OPSET = 17
-#: Observations that a file is checked with, and how far its numbers may lie from torch's: last bits of a diffusion's
-#: first step grow over the others.
+#: Number of observations in a file's check, and tolerance to torch's numbers: rounding errors of a diffusion's first
+#: step grow in later ones.
 CHECKED, CLOSE = 256, 1e-3
 _SUFFIX = ".onnx"
 
 
 class PlayerStep(nn.Module):
-    """What a player computes in one step, as the file does."""
+    """The computation of a player's step, for export."""
 
     def __init__(self, player: FrozenPlayer) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class PlayerStep(nn.Module):
         self.takes = None if player.card is None else player.card.taken
 
     def forward(self, observation: Tensor, *memory: Tensor) -> tuple[Tensor, ...]:
-        """Return the likeliest actions, the policy's outputs, and the next memory where there is one."""
+        """Return the likeliest actions, the policy's outputs, and a recurrent network's next memory."""
         if memory:
             outputs, _, *memory = self.network(observation, *memory)
         else:
@@ -51,7 +51,7 @@ class PlayerStep(nn.Module):
         return self._taken(self._likeliest(outputs)), outputs, *memory
 
     def _taken(self, actions: Tensor) -> Tensor:
-        """Return actions as the environment takes them: ``TakenSignature`` in torch."""
+        """Return actions in the environment's form: ``TakenSignature`` in torch."""
         if self.takes is None:
             return actions
         rows = actions.reshape(-1, *self.takes.shape)
@@ -80,7 +80,7 @@ class PlayerStep(nn.Module):
 
 
 def player_folder(homes: Mapping[str, Path], seat: str | None) -> Path:
-    """Return the one player's folder among those of a team's seats. Raises ``PlayerError``."""
+    """Return the folder of one player, by seat if there are several. Raises ``PlayerError``."""
     if "" in homes:
         return homes[""]
     if seat is None or seat not in homes:
@@ -89,10 +89,10 @@ def player_folder(homes: Mapping[str, Path], seat: str | None) -> Path:
 
 
 def write_onnx(source: Path, target: Path) -> str:
-    """Write the player of a folder as a file and check it in onnxruntime; returns what was checked.
+    """Write the player of a folder as a file and check it in onnxruntime; returns a line about the check.
 
     Raises ``ConfigError``: not the name of a new file, or the libraries are missing; ``PlayerError``: a damaged
-    player, or a network of a user's own that has no such form.
+    player, or a network that torch cannot export.
     """
     if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
         wanted = f"onnx and onnxruntime: {installing('onnx')}"
@@ -111,11 +111,11 @@ def write_onnx(source: Path, target: Path) -> str:
     options["output_names"] = ["action", "outputs", *(f"next_{name}" for name in names)]
     file: Any = BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
-        # The exporter of TorchScript: the newer one needs two more packages, and writes the same for such networks.
+        # TorchScript's exporter: the newer one needs two more packages and writes the same for these networks.
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(step, tuple(row[:2] for row in rows), file, dynamo=False, **options)
-        except MISTAKES as error:  # a network of the user's own may raise anything
+        except MISTAKES as error:  # a user's network may raise anything
             raise PlayerError(expected(source, "a network that torch can export", one_line(error)[:200])) from error
     model = onnx.load_model_from_string(file.getvalue())
     onnx.helper.set_model_props(
@@ -132,7 +132,7 @@ def write_onnx(source: Path, target: Path) -> str:
 
 
 def _examples(player: FrozenPlayer, categories: list[int] | None, size: int) -> list[Tensor]:
-    """Return random observations, and memories where there are any."""
+    """Return random observations, and memories of a recurrent network."""
     rng = np.random.default_rng(0)
     if categories is not None:
         rows: Any = rng.integers(0, categories, (CHECKED, len(categories))).astype(np.int32)
@@ -146,7 +146,7 @@ def _examples(player: FrozenPlayer, categories: list[int] | None, size: int) -> 
 
 
 def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[float, float]:
-    """Return the share of rows whose actions are the player's own, and how far outputs and memories lie apart."""
+    """Return the share of rows with equal actions, and the largest difference of outputs and memories."""
     names = [one.name for one in session.get_inputs()]
     action, outputs, *memories = session.run(None, {name: row.numpy() for name, row in zip(names, rows, strict=True)})
     observations = rows[0].numpy().astype(np.uint8) if rows[0].dtype == torch.int32 else rows[0].numpy()

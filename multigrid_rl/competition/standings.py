@@ -1,4 +1,4 @@
-"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, ranks. Pure."""
+"""Tables of a cup from its pairings: Bradley-Terry ratings with bootstrap intervals, ranks. Pure."""
 
 import hashlib
 import json
@@ -26,10 +26,10 @@ from multigrid_rl.evaluation.cup_results import (
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.metrics import interval_of, wilson_interval
 
-#: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
+#: Per pair of entries: wins, draws and losses of ``one`` over both sides for each game number, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
 
-#: How far a pair's interval may lie from the share that the other games predict.
+#: Maximum distance of a pair's interval from the share that the other games predict.
 SURPRISE = 0.2
 
 
@@ -57,7 +57,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
 def _fit(names: list[str], pairs: list[tuple[str, str]], samples: list[NDArray[np.int64]]) -> NDArray[np.float64]:
     """Fit ratings (samples, len(names)) to wins, draws and losses (pairs, 3) of the first of each pair.
 
-    Each group of entries that games join has a mean of 1000: nothing says which group is stronger.
+    Each group of entries connected by games has a mean of 1000: groups are not comparable.
     """
     one, two = np.array([[names.index(name) for name in pair] for pair in pairs], np.intp).T
     group = np.arange(len(names))
@@ -84,7 +84,7 @@ def tabulate(entries: list[Entry], pairings: list[Pairing], config: CupConfig, v
     """Compute the results of a cup from its pairings."""
     finished = {name for p in pairings if p.count(_PLAYED) for name in p.names}
     ranked = [entry.name for entry in entries if entry.name in finished]
-    # A walk-over is no win, and must not raise the rating of the opponent.
+    # A walk-over is no win and must not raise the opponent's rating.
     counted = [p for p in pairings if p.names <= finished]
     by_pair = {
         (one, two): [pairing for pairing in counted if pairing.names == {one, two}]
@@ -124,8 +124,8 @@ def tabulate(entries: list[Entry], pairings: list[Pairing], config: CupConfig, v
 def surprises(pairs: list[PairResult], games: PairGames) -> list[Surprise]:
     """Return the pairs whose result contradicts the ratings from all other games, the largest contradiction first.
 
-    Style alone makes small differences significant, so only one of :data:`SURPRISE` beyond the interval counts. What
-    was found is left out of the ratings for the rest: one false result would make others look false.
+    Style alone makes small differences significant, so only one of :data:`SURPRISE` beyond the interval counts. Found
+    pairs are left out of the ratings for the rest: one false result would make others look false.
     """
     found: list[Surprise] = []
     remaining = [pair for pair in pairs if pair.games]
@@ -147,7 +147,7 @@ def _contradiction(pair: PairResult, shares: Mapping[tuple[str, str], float]) ->
 def _expected_shares(
     pairs: list[PairResult], rated: list[PairResult], games: PairGames
 ) -> dict[tuple[str, str], float]:
-    """Return the share of points of ``one`` for each of ``pairs`` by ratings from ``rated``, where those rate both."""
+    """Return the expected share of points of ``one`` in each of ``pairs`` with ratings from ``rated``."""
     keys = [(pair.one, pair.two) for pair in rated]
     names = sorted({name for key in keys for name in key})
     if not names:
@@ -159,7 +159,7 @@ def _expected_shares(
 
 
 def rules(config: CupConfig) -> list[str]:
-    """Return the rules of playing and ranking, a sentence each."""
+    """Return the rules of playing and ranking, one sentence each."""
     words, sides, games = config.place.words, len(config.sides), config.games
     shared_games = f"(seed and numbers), so all entries meet the same {words.alike}."
     single_rules = [f"Every entry plays {games} episodes without another; all play the same ones {shared_games}"]
@@ -238,7 +238,7 @@ def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
 
 
 def _totals(name: str, pairings: list[Pairing]) -> dict[str, Any]:
-    """Add up the pairings of ``name``: counts, and its mean margin of returns over games played to the end."""
+    """Add up the pairings of ``name``: counts, and its mean margin of returns over finished games."""
     win, draw, loss = (sum(p.count(_letters(p, name)[k]) for p in pairings) for k in range(3))
     margins: list[float] = []
     for p in pairings:

@@ -1,4 +1,4 @@
-"""Who is judged, where, on which sides, and who fills the other seats."""
+"""The target of an evaluation: the judged player, its environment and sides, and the other seats' players."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,60 +23,57 @@ from multigrid_rl.trust import check_code
 from multigrid_rl.types import EnvFactory, MultiAgentSpec
 
 Sides = Literal["own", "other", "red", "blue", "both"]
-#: Environments of other packages that are played side by side.
+#: Parallel environments of other packages.
 SIDE_BY_SIDE = 32
 
 
 class Lineup(NamedTuple):
-    """Who sits where in some episodes, and how they are played."""
+    """The players of all seats in some episodes, and a function that plays them."""
 
     team: str  # team of the judged player
-    judged_seats: tuple[str, ...]  # seats that it fills
+    judged_seats: tuple[str, ...]  # its seats
     specs: MultiAgentSpec  # of all seats
-    names: dict[str, str]  # seat -> its player; of several that take turns, names with weights
+    names: dict[str, str]  # seat -> its player; of alternating players, names with weights
     sha256: dict[str, list[str | None]]  # seat -> hashes of its players
-    play: Callable[..., Played]  # (episodes, seed=, first=, keep=): an environment for each, as long as there are
-    numbered: bool  # every episode has an environment, and with it a number, of its own
+    play: Callable[..., Played]  # (episodes, seed=, first=, keep=) -> played episodes
+    numbered: bool  # every episode has its own environment and number
 
 
 @dataclass(frozen=True)
 class Target:
-    """A player or a run to be judged."""
+    """A player or a run for evaluation."""
 
     name: str  # for reports
-    factory: EnvFactory  # the environments; in a game also the players of its other seats
-    refs: dict[str, str]  # seat, or agent, that it fills -> name or folder of the player for it
-    sides: Sides = "own"  # that it plays for by default
-    given: dict[str, Made] = field(default_factory=dict)  # players that were handed over as objects, by name
+    factory: EnvFactory  # of environments; in a game with the other seats' players
+    refs: dict[str, str]  # its seat or agent -> name or folder of the player
+    sides: Sides = "own"  # its default sides
+    given: dict[str, Made] = field(default_factory=dict)  # players passed as objects, by name
 
     @property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the environments."""
+        """Seats, teams and agents of the environments."""
         return place_of(self.spec).who(self.spec) if self.rivals else self.factory.specs
 
     @property
     def spec(self) -> Any:
-        """The game (``types.Seats``). Raises ``ConfigError`` for an environment without seats for others."""
+        """The game (``types.Seats``). Raises ``ConfigError``: an environment without opponents."""
         if not isinstance(self.factory, MatchFactory):
             raise ConfigError(expected(f"{self.name}: scenario", "a game with opponents", "an environment without"))
         return self.factory.spec
 
     @property
     def team(self) -> str:
-        """Team of the seats that it fills in the scenario."""
+        """Team of its seats in the scenario."""
         specs = self.specs
         return specs.teams[specs.seats.index(next(iter(self.refs)))] if self.rivals else specs.teams[0]
 
     @property
     def rivals(self) -> bool:
-        """Whether there are seats that others fill, and sides to play for."""
+        """Whether there are opponents and sides."""
         return isinstance(self.factory, MatchFactory)
 
     def teams(self, sides: Sides | None = None) -> tuple[str, ...]:
-        """Return the teams that it plays for with these ``sides``, its own first.
-
-        Raises ``ConfigError``: there is no such side.
-        """
+        """Return its teams for these ``sides``, its own first. Raises ``ConfigError``: there is no such side."""
         if not self.rivals:
             return (self.team,)
         own_team, spec, sides = self.team, self.spec, sides or self.sides
@@ -89,7 +86,7 @@ class Target:
         return wanted
 
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
-        """Return all seats when it plays for ``team``, with sampled actions or its own likeliest actions (``greedy``).
+        """Return the lineup for ``team``, with sampled or its likeliest actions (``greedy``).
 
         Raises ``PlayerError``: a player is unknown, damaged, does not fit, or has another hash.
         """
@@ -148,14 +145,14 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
     hashes = {seat: [row.sha256 for row in rows] for seat, rows in seated.items()}
 
     def play(games: int, *, seed: int, first: int = 0, keep: bool = True) -> Played:  # noqa: ARG001 - always kept
-        # Players anew for each call: a program plays the games of one call in one process.
+        # New players for each call: a program plays the games of one call in one process.
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
     specs = replace(place_of(spec).who(spec), pools=pools)
     return Lineup(team, tuple(judged_seats), specs, names, hashes, play, numbered=True)
 
 
-# --- finding one
+# --- finding a target
 
 
 def find_target(
@@ -165,13 +162,13 @@ def find_target(
     opponent: str | None = None,
     objects: Mapping[str, Any] | None = None,
 ) -> Target:
-    """Return a player or a run to be judged.
+    """Return the target for a player or a run.
 
     Args:
-        overrides: where it plays; by default in its own environment or scenario.
+        overrides: of the environment; by default its own environment or scenario.
         checkpoint: of a run; the latest by default.
         opponent: a player on every seat of the other team.
-        objects: players by name that were handed over as objects.
+        objects: players passed as objects, by name.
 
     Raises ``ConfigError``, ``PlayerError``: no such player, run or checkpoint, or one that does not fit.
     """
@@ -192,10 +189,10 @@ def find_target(
 
 
 def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Target:
-    """Judge a frozen player, or the exported policies of a run, in an environment of another package.
+    """Return the target for a frozen player, or a run's exported policies, in another package's environment.
 
     Raises:
-        ConfigError, PlayerError: see :func:`find_target`; Unity's environments, whose episodes cannot be asked for.
+        ConfigError, PlayerError: see :func:`find_target`; Unity's environments, which play no separate episodes.
     """
     config, trained = config_of(who, overrides), is_run(who)
     if not config.scenario.kind.judged:
@@ -215,14 +212,14 @@ def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None =
 
 
 def player_target(name: str, config: RunConfig, opponent: str | None = None) -> Target:
-    """Judge a player of the catalogue, or of a folder, in the scenario of ``config``; it fills the learning seats.
+    """Return the target for a player by name or folder on the learning seats of the scenario of ``config``.
 
-    With an ``opponent``, whom :func:`against` seats, those of one team.
+    With an ``opponent`` (see :func:`against`) on those of one team.
 
     Raises ``ConfigError``: seats of both teams learn, or none.
     """
     spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
-    if opponent is not None and learning:  # it plays for the first team, whoever else would learn
+    if opponent is not None and learning:  # it plays for the first learning team
         learning = tuple(seat for seat in learning if spec.team_of(seat) == spec.team_of(learning[0]))
     elif len({spec.team_of(seat) for seat in learning}) != 1:
         wanted = "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)"
@@ -234,7 +231,7 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
 
 
 def _fits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
-    """Return whether a player can sit on the seats of the other team, too, as far as its card says."""
+    """Return whether a player also fits the other team's seats, by its card."""
     spec, card = config.scenario.kind.spec, Catalogue(config.checkpoint_root()).card_of(name)
     if card is None:
         return True
@@ -247,10 +244,10 @@ def _fits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
 
 
 def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Target:
-    """Judge the exported policies of a run, in its own scenario or in that of ``config``.
+    """Return the target for a run's exported policies, in its own scenario or the one of ``config``.
 
-    In its own scenario its opponents must be those of its training. Of a run in which several teams learned, red or the
-    first is judged against its own players of the others.
+    In its own scenario its opponents must be those of its training. If several teams learned, red or the first plays
+    against the run's players of the others.
 
     Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
@@ -295,10 +292,7 @@ def _game(config: RunConfig) -> MatchFactory:
 
 
 def against(target: Target, opponent: str) -> Target:
-    """Return the target with ``opponent`` on every seat of the other team.
-
-    Raises ``ConfigError``: there is no other team.
-    """
+    """Return the target with ``opponent`` on every seat of the other team. Raises ``ConfigError``: there is none."""
     factory, spec = target.factory, target.spec
     assert isinstance(factory, MatchFactory)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != target.team]

@@ -1,4 +1,4 @@
-"""A league's arithmetic: snapshots, results against them, and who plays next."""
+"""A league's arithmetic: snapshots, results against them, and the draw of active players."""
 
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ from multigrid_rl.league.settings import LeagueConfig
 
 #: Decay of the weight of earlier games against an opponent with each further game.
 DECAY = 0.99
-#: A learner's win rate against an opponent that it has not met.
+#: A learner's win rate against an opponent without games.
 UNPLAYED = 0.5
-#: Games of a win rate by which a snapshot joins with ``win_over: episodes``; minimum per opponent with ``pool``.
+#: Games of the win rate that adds a snapshot with ``win_over: episodes``; minimum per opponent with ``pool``.
 RECENT, FEWEST = 100, 20
 
 
@@ -35,8 +35,8 @@ class Snapshot(NamedTuple):
 class League:
     """The state of a league, without files: snapshots, results and active players.
 
-    Players have numbers: anchors from 0 on, then snapshots in the order in which they joined. ``seed``: of the run;
-    with the number of steps, it determines the draws.
+    Players have numbers: anchors from 0, then snapshots in the order of joining. ``seed``: of the run; with the number
+    of steps it determines the draws.
 
     Attributes:
         snapshots: all so far.
@@ -73,7 +73,7 @@ class League:
         return rates
 
     def standings(self) -> list[dict[str, Any]]:
-        """Return every player that is not lost: name, when it joined, win rate against it, share of games."""
+        """Return every player that is not lost: name, steps at joining, win rate against it, share of games."""
         names = [*((name, None) for name in self.config.anchors), *((s.name, s.env_steps) for s in self.snapshots)]
         rates, played = self.win_rates(), self._games > 0
         return [
@@ -96,7 +96,7 @@ class League:
         self._recent = [*self._recent, *scores.tolist()][-RECENT:]
 
     def due(self, env_steps: int) -> bool:
-        """Whether a snapshot of the learner is due."""
+        """Return whether a snapshot of the learner is due."""
         config = self.config
         if config.every is not None and env_steps - self._joined_at >= config.every:
             return True
@@ -120,10 +120,10 @@ class League:
         self.lost.append(number)
 
     def stale(self, env_steps: int) -> bool:
-        """Whether the active players are due for a redraw.
+        """Return whether the active players are due for a redraw.
 
-        Not at every snapshot: players not drawn again still finish their games, and each costs a separate pass. But the
-        first snapshot plays at once.
+        Not at every snapshot: players not drawn again finish their games, and each costs a separate pass. But the first
+        snapshot plays at once.
         """
         only_anchors = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
         return only_anchors or env_steps - self._drawn_at >= self.config.redraw
@@ -146,7 +146,7 @@ class League:
             self.weights |= {int(n): float(weight) for n, weight in zip(available, playing, strict=True) if weight > 0}
 
     def _payoffs(self) -> Array:
-        """Return the snapshots' win rates against one another (K, K), as measured for the newer one; unmet: even."""
+        """Return the snapshots' win rates against one another (K, K), measured by the newer one; without games 0.5."""
         rates = np.full((len(self.snapshots), len(self.snapshots)), UNPLAYED)
         for k, snapshot in enumerate(self.snapshots):
             rates[k, : len(snapshot.wins)] = snapshot.wins
