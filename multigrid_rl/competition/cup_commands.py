@@ -1,4 +1,4 @@
-"""Verbs of competitions: ``export`` what is handed in, play a ``cup``, ``grade`` a hand-in or a class."""
+"""Commands of competitions: ``export`` a player, play a ``cup``, ``grade`` a hand-in or a class."""
 
 from __future__ import annotations
 

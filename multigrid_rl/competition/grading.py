@@ -184,8 +184,8 @@ def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
         if getattr(exam, name) != wanted:
             requirement = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
             raise ConfigError(expected(f"{key}.{name}", requirement, getattr(exam, name)))
-    config, who = SimpleNamespace(scenario=scenario), place_of(spec).who(spec)
-    absent = {name: reason for group in groups("metrics") for name, reason in group.absent(config, who).items()}
+    config, specs = SimpleNamespace(scenario=scenario), place_of(spec).who(spec)
+    absent = {name: reason for group in groups("metrics") for name, reason in group.absent(config, specs).items()}
     for check in exam.checks:
         if check.metric in absent:
             raise ConfigError(

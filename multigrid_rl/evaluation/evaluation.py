@@ -206,10 +206,10 @@ def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     """Return the metrics of groups with columns in the table, for the judged player's seats and team."""
     samples: dict[str, list[NDArray[Any]]] = {}
     for part in parts:
-        who = (*part.lineup.judged_seats, part.lineup.team)
+        seats_and_team = (*part.lineup.judged_seats, part.lineup.team)
         for group in groups("metrics"):
             if group.column and group.samples is not None:
-                for name, sample in group.samples(part.table, part.lineup.specs, who).items():
+                for name, sample in group.samples(part.table, part.lineup.specs, seats_and_team).items():
                     samples.setdefault(name, []).append(sample.values)
     rows = {name: interval_of(np.concatenate(values)) for name, values in samples.items()}
     metrics = {name: {"mean": mean, "interval": [low, high]} for name, (mean, low, high) in rows.items()}

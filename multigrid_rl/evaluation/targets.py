@@ -156,7 +156,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
 
 
 def find_target(
-    who: str,
+    reference: str,
     overrides: Sequence[str] = (),
     checkpoint: str | None = None,
     opponent: str | None = None,
@@ -172,40 +172,40 @@ def find_target(
 
     Raises ``ConfigError``, ``PlayerError``: no such player, run or checkpoint, or one that does not fit.
     """
-    if checkpoint is not None and not is_run(who):
-        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
-    if who not in (objects or ()) and of_other_package(who, overrides):
+    if checkpoint is not None and not is_run(reference):
+        raise ConfigError(expected("--checkpoint", f"nothing for {reference}, which is no run", checkpoint))
+    if reference not in (objects or ()) and of_other_package(reference, overrides):
         if opponent is not None:
-            wanted = f"nothing for {who}, whose environment has no opponents"
+            wanted = f"nothing for {reference}, whose environment has no opponents"
             raise ConfigError(expected("--opponent", wanted, opponent))
-        return env_target(who, overrides, checkpoint)
-    if is_run(who):
-        target = run_target(Path(who), compose(list(overrides)) if overrides else None, checkpoint)
+        return env_target(reference, overrides, checkpoint)
+    if is_run(reference):
+        target = run_target(Path(reference), compose(list(overrides)) if overrides else None, checkpoint)
     else:
-        target = player_target(who, config_of(who, overrides), opponent)
+        target = player_target(reference, config_of(reference, overrides), opponent)
     if objects:
         target = replace(target, given={name: handed_over(name, player) for name, player in objects.items()})
     return target if opponent is None else against(target, opponent)
 
 
-def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Target:
+def env_target(reference: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Target:
     """Return the target for a frozen player, or a run's exported policies, in another package's environment.
 
     Raises:
         ConfigError, PlayerError: see :func:`find_target`; Unity's environments, which play no separate episodes.
     """
-    config, trained = config_of(who, overrides), is_run(who)
+    config, trained = config_of(reference, overrides), is_run(reference)
     if not config.scenario.kind.judged:
         judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
         raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", config.scenario.package))
     factory = env_factory(config.canonical)
     agents = factory.specs.agents
-    if code_of(who) is not None:
+    if code_of(reference) is not None:
         for agent in agents:
-            in_place_of_agent(who, agent)
-        return Target(who, factory, dict.fromkeys((agent.name for agent in agents), who))
-    refs = {agent.name: str(env_player(agent, who, config, checkpoint)) for agent in agents}
-    name = Path(who).resolve().name if trained else read_card(Path(refs[agents[0].name])).name
+            in_place_of_agent(reference, agent)
+        return Target(reference, factory, dict.fromkeys((agent.name for agent in agents), reference))
+    refs = {agent.name: str(env_player(agent, reference, config, checkpoint)) for agent in agents}
+    name = Path(reference).resolve().name if trained else read_card(Path(refs[agents[0].name])).name
     if len(agents) != 1 and not trained:
         raise PlayerError(f"{name}: expected an environment with one agent, got {len(agents)}")
     return Target(name, factory, refs)
