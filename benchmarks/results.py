@@ -21,7 +21,7 @@ from benchmarks.tables import FRESH, table
 from multigrid_rl.cli.seeds import held_summary, run_path, run_seeds
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
-from multigrid_rl.evaluation.seed_statistics import ENOUGH, told_median
+from multigrid_rl.evaluation.seed_statistics import ENOUGH, median_text
 from multigrid_rl.evaluation.targets import find_target, run_target
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.players import run_player
@@ -257,7 +257,7 @@ def summary_row(study: Study, record: dict[str, Any]) -> list[str]:
         f"`{' '.join(study.overrides)}`",
         record["required"] or "-",
         _share_held(rows) if rows[0]["gates"] else f"no gates, {len(rows)} seeds",
-        told_median(held, ",.0f").removeprefix("median ").replace("95 % interval ", "").rpartition(", ")[0]
+        median_text(held, ",.0f").removeprefix("median ").replace("95 % interval ", "").rpartition(", ")[0]
         if np.median(held) < np.inf
         else "-",
         _middle(drawn, "length", ".1f"),

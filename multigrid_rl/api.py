@@ -19,7 +19,7 @@ import torch
 from multigrid_rl import tables
 from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
-from multigrid_rl.evaluation.evaluation import KEPT, Mode, kept_games, summary
+from multigrid_rl.evaluation.evaluation import GAME_LABELS, Mode, labelled_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
 from multigrid_rl.evaluation.targets import Target, find_target
@@ -142,11 +142,11 @@ def play(
     Raises:
         ValueError: a mistake, in one line; an environment of another package.
     """
-    if game not in KEPT:
-        raise ConfigError(unknown("game", str(game), KEPT))
+    if game not in GAME_LABELS:
+        raise ConfigError(unknown("game", str(game), GAME_LABELS))
     torch.set_num_threads(1)  # small networks gain nothing from more
     result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
-    return Replay(choose(kept_games(result), game, f"{episodes} games of {_name(who, {})}"))
+    return Replay(choose(labelled_games(result), game, f"{episodes} games of {_name(who, {})}"))
 
 
 def train(

@@ -58,7 +58,7 @@ def evaluate(
             report, games = evaluation.report(result), None
             if target.rivals:
                 files.append(evaluation.write_episodes(result, temporary_path))
-                stored = [game.model_dump() for game in evaluation.kept_games(result)]
+                stored = [game.model_dump() for game in evaluation.labelled_games(result)]
                 games = json_text(stored) if stored else None
             for file, text in (("summary.json", json_text(report, indent=2)), ("games.json", games)):
                 if text is not None:

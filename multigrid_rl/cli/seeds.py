@@ -35,7 +35,7 @@ from rich.table import Table
 from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.cores import available_cpus, cpu_quota
-from multigrid_rl.evaluation.seed_statistics import told_median
+from multigrid_rl.evaluation.seed_statistics import median_text
 from multigrid_rl.files import write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.folder import lock_file
@@ -241,7 +241,7 @@ def held_summary(steps: Sequence[int | None]) -> str:
     held = np.array([math.inf if value is None else value for value in steps])
     count = int(np.isfinite(held).sum())
     text = f"Held on {count} of {len(held)} seeds."
-    return f"{text} Environment steps to held: {told_median(held, ',.0f')}." if 2 * count > len(held) else text
+    return f"{text} Environment steps to held: {median_text(held, ',.0f')}." if 2 * count > len(held) else text
 
 
 class Processes:

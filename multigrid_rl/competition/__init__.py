@@ -1,1 +1,1 @@
-"""Add-on: cups, grading, what strangers hand in, and how it is contained."""
+"""Add-on: cups, grading, hand-ins of strangers, and their sandbox."""

@@ -1,4 +1,4 @@
-"""An agent: its folder, and the player in a process of its own (docs/agents)."""
+"""External agents: reading an agent's folder, and playing seats through its process (docs/agents)."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
 from multigrid_rl.competition.folders import FolderPart, read_parts, sha256_of_parts
-from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
+from multigrid_rl.competition.messages import DoorsProtocol, StepRequest, check_ready, encode
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError
-from multigrid_rl.competition.sandbox import Limits, sandboxed
+from multigrid_rl.competition.sandbox import Limits, uses_sandbox
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.catalogue import Naming
@@ -30,10 +30,10 @@ from multigrid_rl.types import RunError, Seats, SeatView, UniformSource
 
 AGENT_FILE = "agent.yaml"
 MAX_AGENT_FILE_BYTES = 10_000
-#: Of an agent that its own user seats: it may think as long in all as a training takes.
+#: Limits of an agent in training, evaluation or play: its total time is as long as a training.
 SEATED_LIMITS = Limits(total_s=30 * 86_400.0)
 
-#: Notes that are kept of an agent, and characters of each.
+#: Maximum number of notes stored of an agent, and of characters of each.
 _MOST_NOTES, _NOTE = 50_000, 200
 
 
@@ -52,21 +52,21 @@ class _AgentFile(Strict):
 
 @dataclass(frozen=True)
 class Agent:
-    """The folder of an agent, see :class:`~multigrid_rl.players.catalogue.Program`.
+    """The folder of an agent, see :class:`~multigrid_rl.players.catalogue.Program`; it runs nothing.
 
-    It is read when it is first needed, and kept in memory: every process runs what was handed in. Nothing is run here.
+    The folder is read once and stays in memory: every process runs the files that were handed in.
     """
 
-    name: str  # what its user calls it; empty: as it calls itself
+    name: str  # the user's name for it; empty: the name in its file
     folder: Path
 
     @cached_property
     def file(self) -> _AgentFile:
-        """What its ``agent.yaml`` says. Raises ``PlayerError``: no such file, or one that says something else."""
+        """Content of its ``agent.yaml``. Raises ``PlayerError``: the file is missing or not valid."""
         path = self.folder / AGENT_FILE
         data = read_plain_file(path, MAX_AGENT_FILE_BYTES)
         try:
-            # Everything is text to this loader: no tag, date or number of the file is interpreted.
+            # This loader reads everything as text and interprets no tag, date or number.
             return _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
         except ValidationError as error:
             raise PlayerError(f"{path}: {first_error(error)}") from error
@@ -75,7 +75,7 @@ class Agent:
 
     @property
     def title(self) -> str:
-        """What it calls itself. Raises ``PlayerError``."""
+        """Its name in ``agent.yaml``, or its folder's name. Raises ``PlayerError``."""
         return self.file.name or self.folder.resolve().name
 
     @cached_property
@@ -89,7 +89,7 @@ class Agent:
         return sha256_of_parts(self.parts)
 
     def packed(self) -> "Agent":
-        """Return itself, read. Raises ``PlayerError``: damaged, too large, or not self-contained."""
+        """Read all files and return the agent. Raises ``PlayerError``: damaged, too large, or not self-contained."""
         assert self.file.command
         assert self.sha256
         return self
@@ -118,23 +118,23 @@ NAMING = Naming("the folder of an agent", _find, runs_code=True)
 
 
 class AgentPlayer(AbstractContextManager["AgentPlayer"]):
-    """Plays seats of a team through an agent's process; for ``play_games``, where each game is played once.
+    """Plays the ``seats`` of one team through an agent's process, in a ``play_games`` where each game is played once.
 
-    One process plays all games of a ``play_games``, in a fresh copy of the files that were handed in: it starts with
-    :meth:`start` or with the first step, and ends with :meth:`close`, with a fault, or when other games begin. Its
-    memory is the number of each game, -1 once that is over.
+    One process plays all games of a ``play_games`` in a fresh copy of the agent's files. It starts in :meth:`start` or
+    at the first step, and ends in :meth:`close`, at a fault, or when other games begin. The state of a game is its
+    number, -1 after its end.
 
-    It plays the ``seats`` of one team together, within ``limits``. It is sent the name of the ``scenario``, by default
-    what the game is called, and a ``seed`` for what it draws, by default from a hash of its files.
+    The first message contains the name of the ``scenario``, by default the game's title, and a ``seed``, by default
+    from a hash of the agent's files.
 
     Attributes:
-        mixing: what the numbers of games that it is told are mixed by, as boards have the same ones in all pairings.
-        members: number of seats ``C`` that it acts for: with several the key of ``play_games`` is the team.
-        answers: steps that it answered in these games.
-        started_s, thought_s: seconds of its own that its start took, and its answers and reading them here.
-        hears: rewards are told to it, see :meth:`hear`.
-        says: the protocol; its ``debug`` is what the last answer said about itself.
-        notes: what answers said about themselves, by game and step.
+        mixing: text that seeds the permutation of game numbers, as boards have the same numbers in all pairings.
+        members: number of seats ``C``: with several the key of ``play_games`` is the team.
+        answers: number of answered steps in these games.
+        started_s, thought_s: the agent's seconds for its start, and for its answers and parsing them here.
+        hears: whether the agent receives rewards, see :meth:`hear`.
+        protocol: encodes requests and decodes answers; its ``debug`` is the last answer's note.
+        notes: notes of answers, by game and step.
     """
 
     def __init__(
@@ -150,79 +150,78 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.agent, self.spec, self.limits = agent, spec, limits
         self.name, self.sha256 = agent.name or agent.title, agent.sha256
         self.seats, self.members, self.scenario = seats, len(seats), scenario
-        self.says: DoorsProtocol = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
-        self.hears = self.says.hears
-        # Nothing that it could know the games by: they follow from seeds that it is not sent.
+        self.protocol: DoorsProtocol = find(PROTOCOLS, place_of(spec).protocol)(spec, seats)
+        self.hears = self.protocol.hears
+        # The games follow from other seeds, which the agent does not receive.
         self.seed = int(agent.sha256[:8], 16) if seed is None else seed
         self.mixing = ""
         self._process: AgentProcess | None = None
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.answers = 0
         self.started_s = self.thought_s = 0.0
         self.notes: dict[int, dict[int, str]] = {}
-        self._notes, self._step = 0, -1
-        self._games, self._told = 0, np.zeros(0, np.intp)
-        self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
-        self._over: list[tuple[int, NDArray[np.float64]]] = []  # their numbers, and the rewards not yet told
-        self._owed = np.zeros((0, self.members))
+        self._note_count, self._step = 0, -1
+        self._games, self._game_numbers = 0, np.zeros(0, np.intp)
+        self._open_games: set[int] = set()  # games of requests whose end was not yet sent
+        self._ended_games: list[tuple[int, NDArray[np.float64]]] = []  # their numbers and unsent rewards
+        self._unsent_rewards = np.zeros((0, self.members))
         self._fault: PlayerFaultError | None = None
 
     def start(self, games: int) -> None:
         """Start the process for ``games`` games and wait for its "ready".
 
-        Raises ``PlayerFaultError``: it does not start, or says something else; ``ScratchError``: there is no
-        room for its files.
+        Raises ``PlayerFaultError``: it does not start or answers wrongly; ``ScratchError``: no room for its files.
         """
         self.close()
-        self._forget()
-        self._games, self._told = games, self._numbers(games)
-        self._owed = np.zeros((games, self.members))
-        message = encoded(self.says.hello(self.scenario, games, self.seed))
+        self._reset()
+        self._games, self._game_numbers = games, self._draw_numbers(games)
+        self._unsent_rewards = np.zeros((games, self.members))
+        message = encode(self.protocol.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s))
             self.started_s = self._process.took_s
         except TooSlowError as error:
-            raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
+            raise self._fail("start", f"not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
-            raise self._failed("start", error) from error
+            raise self._fail("start", error) from error
 
     def close(self) -> None:
-        """Say goodbye and end the process with everything that it started."""
+        """Send the last message, then end the process with everything that it started."""
         if self._process is not None:
-            self._process.close(self._ended() + encoded({"type": "bye"}))
+            self._process.close(self._end_message() + encode({"type": "bye"}))
             self._process = None
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def initial_state(self, games: int) -> NDArray[np.intp]:
-        """Return the numbers of the games (N,). A process that has played other games ends."""
+        """Return the numbers of the games (N,), and end a process that has played other games."""
         if self.answers or self._fault is not None:
             self.close()
-            self._forget()
-        self._games, self._told = games, self._numbers(games)
-        self._owed = np.zeros((games, self.members))
+            self._reset()
+        self._games, self._game_numbers = games, self._draw_numbers(games)
+        self._unsent_rewards = np.zeros((games, self.members))
         return np.arange(games)
 
-    def _numbers(self, games: int) -> NDArray[np.intp]:
-        """Return the numbers (N,) that the agent is told of games."""
-        drawn = hashlib.sha256(self.mixing.encode()).digest()
-        return np.random.default_rng([*drawn]).permutation(games) if self.mixing else np.arange(games)
+    def _draw_numbers(self, games: int) -> NDArray[np.intp]:
+        """Return the numbers (N,) of games in messages to the agent."""
+        digest = hashlib.sha256(self.mixing.encode()).digest()
+        return np.random.default_rng([*digest]).permutation(games) if self.mixing else np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
-        ended = self._known.intersection(state[done].tolist())
-        self._over += [(game, self._owed[game].copy()) for game in sorted(ended)]
-        self._known -= ended
-        self._owed[state[done & (state >= 0)]] = 0.0
+        """Return the numbers of the games (N,) after the end of those in ``done`` (N,)."""
+        ended = self._open_games.intersection(state[done].tolist())
+        self._ended_games += [(game, self._unsent_rewards[game].copy()) for game in sorted(ended)]
+        self._open_games -= ended
+        self._unsent_rewards[state[done & (state >= 0)]] = 0.0
         return np.where(done, -1, state)
 
     def hear(self, state: NDArray[np.intp], rewards: NDArray[np.float64]) -> None:
-        """Note what its seats get in a step (N, C), to be told with the next message about the game."""
-        self._owed[state[state >= 0]] += rewards[state >= 0]
+        """Add the rewards of its seats in a step (N, C) to the next message about the game."""
+        self._unsent_rewards[state[state >= 0]] += rewards[state >= 0]
 
     def act(
         self,
@@ -230,9 +229,9 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         state: NDArray[np.intp],
         rng: UniformSource,  # noqa: ARG002
     ) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return actions (N,), of a team or of several parts (N, W); idle ones where it is not asked.
+        """Return actions (N,), of a team or of several parts (N, W); idle actions in games without a request.
 
-        Raises ``PlayerFaultError``: the agent broke a limit or the protocol. Its process has ended then.
+        Raises ``PlayerFaultError``: the agent broke a limit or the protocol; its process has ended.
         """
         if self._fault is not None:
             raise self._fault
@@ -241,62 +240,63 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self._step += 1
         turn = np.ones((len(state), self.members), np.bool_) if view.turn is None else view.turn
         rows = np.flatnonzero((state >= 0) & turn.any(axis=1))
-        rows = rows[np.argsort(self._told[state[rows]], kind="stable")]
-        actions = np.tile(self.says.idle, (len(state), 1))
+        rows = rows[np.argsort(self._game_numbers[state[rows]], kind="stable")]
+        actions = np.tile(self.protocol.idle, (len(state), 1))
         if len(rows):
             games = state[rows]
-            asked = Asked(self.answers, self._told[games], view.tokens[rows], turn[rows], self._owed[games])
-            self._owed[games] = np.where(asked.turn, 0.0, asked.rewards)
-            actions[rows] = self._ask(asked, games)
-            self._known.update(games.tolist())
+            numbers, rewards = self._game_numbers[games], self._unsent_rewards[games]
+            request = StepRequest(self.answers, numbers, view.tokens[rows], turn[rows], rewards)
+            self._unsent_rewards[games] = np.where(request.turn, 0.0, request.rewards)
+            actions[rows] = self._ask(request, games)
+            self._open_games.update(games.tolist())
         return (actions[:, 0] if actions.shape[1] == 1 else actions), state
 
-    def _ask(self, asked: Asked, games: NDArray[np.intp]) -> NDArray[Any]:
+    def _ask(self, request: StepRequest, games: NDArray[np.intp]) -> NDArray[Any]:
         assert self._process is not None
-        message = self._ended() + self.says.act(asked)
-        left = self.limits.total_s - self.thought_s
+        message = self._end_message() + self.protocol.act(request)
+        remaining = self.limits.total_s - self.thought_s
         began = time.thread_time()
         try:
             try:
-                line = self._process.ask(message, min(self.limits.step_s, left))
+                line = self._process.ask(message, min(self.limits.step_s, remaining))
             finally:
                 self.thought_s += self._process.took_s
                 began = time.thread_time()
-            actions = self.says.read(line, asked)
+            actions = self.protocol.read(line, request)
             self._note(games)
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
-            reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
-            raise self._failed(f"step {self.answers}", reason) from error
-        except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
-            raise self._failed(f"step {self.answers}", error) from error
+            reason = f"more than {total:g} s for all answers" if remaining < each else f"no answer within {each:g} s"
+            raise self._fail(f"step {self.answers}", reason) from error
+        except (ProcessError, RecursionError) as error:  # an answer nested too deeply for the parser
+            raise self._fail(f"step {self.answers}", error) from error
         finally:
             self.thought_s += time.thread_time() - began
         self.answers += 1
         return actions
 
     def _note(self, games: NDArray[np.intp]) -> None:
-        """Keep what an answer says about itself: a list as long as its games for each of them, all else for all."""
-        said = self.says.debug
-        self._notes += len(games)
-        if said is None or self._notes > _MOST_NOTES:
+        """Store the note of an answer: a list with an item for each game, or one value for all games."""
+        note = self.protocol.debug
+        self._note_count += len(games)
+        if note is None or self._note_count > _MOST_NOTES:
             return
-        alone = isinstance(said, list) and len(said) == len(games)
-        all_words = said if alone else [said]
-        texts = [shown(words if isinstance(words, str) else json.dumps(words), _NOTE) for words in all_words]
-        for game, text in zip(games.tolist(), texts if alone else texts * len(games), strict=True):
+        by_game = isinstance(note, list) and len(note) == len(games)
+        notes = note if by_game else [note]
+        texts = [shown(value if isinstance(value, str) else json.dumps(value), _NOTE) for value in notes]
+        for game, text in zip(games.tolist(), texts if by_game else texts * len(games), strict=True):
             self.notes.setdefault(game, {})[self._step] = text
 
-    def _ended(self) -> bytes:
-        """Return the message about games that ended since the last one; nothing if none did."""
-        over, self._over = self._over, []
-        if not over:
+    def _end_message(self) -> bytes:
+        """Return the message about games that ended since the last one; empty if none did."""
+        ended_games, self._ended_games = self._ended_games, []
+        if not ended_games:
             return b""
-        over.sort(key=lambda each: self._told[each[0]])
-        games, rewards = zip(*over, strict=True)
-        return encoded(self.says.end(self._told[list(games)].tolist(), np.stack(rewards)))
+        ended_games.sort(key=lambda each: self._game_numbers[each[0]])
+        games, rewards = zip(*ended_games, strict=True)
+        return encode(self.protocol.end(self._game_numbers[list(games)].tolist(), np.stack(rewards)))
 
-    def _failed(self, when: str, reason: object) -> PlayerFaultError:
+    def _fail(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -305,28 +305,28 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
 
 
 class SeatedAgent(AgentPlayer):
-    """An agent on a seat in training, evaluation or play: as in a cup, but for what follows.
+    """An agent on a seat in training, evaluation or play.
 
-    Games may begin anew, and have the same number again then, but for ``once``. A fault is an error of the run, and
-    there is no end to all answers together. Raises ``PlayerError``: there is no sandbox, and agents are not trusted.
+    Games restart under the same number, unless ``once``. A fault is an error of the run, and the total time is long.
+    Raises ``PlayerError``: there is no sandbox, and agents are not trusted.
     """
 
     def __init__(self, agent: Agent, spec: Seats, seats: tuple[str, ...], *, once: bool = False) -> None:
-        sandboxed()
+        uses_sandbox()
         super().__init__(agent, spec, seats, SEATED_LIMITS)
         self.once = once
 
     def seated(self, spec: Seats, seats: tuple[str, ...], once: bool) -> "SeatedAgent":
-        """Return a fresh one for these seats of one team; ``once`` as above."""
+        """Return a new player for these seats of one team; ``once`` as above."""
         return SeatedAgent(self.agent, spec, seats, once=once)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) after those in ``done`` (N,) are over."""
-        following = super().reset_state(state, done)
-        return following if self.once else state
+        numbers = super().reset_state(state, done)
+        return numbers if self.once else state
 
     def act(self, view: SeatView, state: NDArray[np.intp], rng: UniformSource) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return actions as above. Raises ``RunError``: it failed, or answered something else."""
+        """Return actions as above. Raises ``RunError``: the agent failed or answered wrongly."""
         try:
             return super().act(view, state, rng)
         except PlayerFaultError as error:

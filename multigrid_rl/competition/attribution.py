@@ -1,8 +1,8 @@
-"""What share of decisions known players explain, in whatever mixture, each at any temperature, and noise. Pure.
+"""Share of decisions that a mixture of known players at any temperature, and noise, explains. Pure functions.
 
-Decisions are taken to be draws of a mixture of players, fitted by expectation maximisation, or of a player for each
-group of decisions. What such a mixture says must hold wherever one of the players is about equally sure of an action:
-the calibration error (https://arxiv.org/abs/1706.04599), in bins of each player's own probabilities.
+The model draws decisions from a mixture of players, fitted by expectation maximisation, or from one player for each
+group of decisions. Its fit is measured by the calibration error (https://arxiv.org/abs/1706.04599) in bins of each
+player's probabilities.
 """
 
 from collections.abc import Sequence
@@ -11,66 +11,66 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: By how much sharper than it is a player may have been made; the last one takes its likeliest action.
+#: Factors of a player's logits (inverse temperatures); the last one makes it take its likeliest action.
 _SHARPER = (0.6, 1.0, 2.0, 20.0)
 _ROUNDS, _BINS = 100, 5
 
 
-class Explained(NamedTuple):
-    """How far decisions are from draws of a mixture, and of what share of them each player is the cause."""
+class Attribution(NamedTuple):
+    """Calibration error of the best mixture, and the share of decisions of each player."""
 
-    apart: float
+    error: float
     shares: NDArray[np.float64]  # (K,); the rest is noise
-    drawn: float  # how far draws of the mixture itself would be, on average
+    expected_error: float  # mean error of draws from the mixture itself
 
 
-def explained(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Explained:
-    """Return by what ``actions`` (rows,) that were taken are explained best.
+def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Attribution:
+    """Return the best explanation of taken ``actions`` (rows,).
 
-    ``scores`` are log-probabilities (rows, actions) of each of ``K`` players, ``groups`` numbers (rows,) of groups of
-    decisions, of which each may be another player's.
+    ``scores``: log-probabilities (rows, actions) of each of ``K`` players. ``groups``: group numbers (rows,) of
+    decisions; each group may be another player's.
     """
     rows = np.arange(len(actions))
-    parts = np.stack([_sharpened(each, by) for each in scores for by in _SHARPER])
+    parts = np.stack([_sharpen(each, factor) for each in scores for factor in _SHARPER])
     taken = parts[:, rows, actions]
-    chosen = [_by_group(taken, own) for own in groups]
-    # Each decision is of one part; with noise beside it two weights are left to find.
-    found = [_fitted(parts[best, rows][None], actions) for best in chosen]
-    of = [np.bincount(best // len(_SHARPER), minlength=len(scores)) / len(actions) for best in chosen]
-    mixed, weights = _fitted(parts, actions)
+    chosen = [_likeliest_by_group(taken, group) for group in groups]
+    # Each decision comes from one part or from noise: two weights to fit.
+    mixtures = [_fit_mixture(parts[best, rows][None], actions) for best in chosen]
+    by_player = [np.bincount(best // len(_SHARPER), minlength=len(scores)) / len(actions) for best in chosen]
+    mixed, weights = _fit_mixture(parts, actions)
     models = [(mixed, weights.reshape(len(scores), -1).sum(axis=1))]
-    models += [(probs, share[0] * each) for (probs, share), each in zip(found, of, strict=True)]
-    plain = [np.exp(each) for each in scores]
+    models += [(probs, share[0] * each) for (probs, share), each in zip(mixtures, by_player, strict=True)]
+    probabilities = [np.exp(each) for each in scores]
     return min(
-        (Explained(_apart(actions, probs, plain), shares, _drawn(probs)) for probs, shares in models),
-        key=lambda one: one.apart,
+        (Attribution(_error(actions, probs, probabilities), shares, _mean_error(probs)) for probs, shares in models),
+        key=lambda model: model.error,
     )
 
 
-def _sharpened(scores: NDArray[Any], by: float) -> NDArray[np.float64]:
-    scaled = by * scores.astype(np.float64)
+def _sharpen(scores: NDArray[Any], factor: float) -> NDArray[np.float64]:
+    scaled = factor * scores.astype(np.float64)
     return np.asarray(np.exp(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True)))
 
 
-def _by_group(taken: NDArray[np.float64], own: NDArray[Any]) -> NDArray[np.intp]:
-    """Return for each decision the part by which those of its group are likeliest."""
-    sums = np.stack([np.bincount(own, np.log(0.9 * each + 0.01)) for each in taken])
-    return np.asarray(sums.argmax(axis=0)[own])
+def _likeliest_by_group(taken: NDArray[np.float64], group: NDArray[Any]) -> NDArray[np.intp]:
+    """Return for each decision the likeliest part for all decisions of its group."""
+    sums = np.stack([np.bincount(group, np.log(0.9 * each + 0.01)) for each in taken])
+    return np.asarray(sums.argmax(axis=0)[group])
 
 
-def _fitted(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mixture of parts (M, rows, actions) and noise that explains actions best, and the parts' weights."""
+def _fit_mixture(parts: NDArray[np.float64], actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the likeliest mixture of parts (M, rows, actions) and noise, and the parts' weights."""
     noise = np.full_like(parts[:1], 1 / parts.shape[2])
-    every = np.concatenate([parts, noise])
-    taken, weights = every[:, np.arange(len(actions)), actions], np.full(len(every), 1 / len(every))
+    components = np.concatenate([parts, noise])
+    taken, weights = components[:, np.arange(len(actions)), actions], np.full(len(components), 1 / len(components))
     for _ in range(_ROUNDS):
-        caused = weights[:, None] * taken
-        weights = (caused / caused.sum(axis=0)).mean(axis=1)
-    return np.tensordot(weights, every, 1), weights[:-1]
+        joint = weights[:, None] * taken
+        weights = (joint / joint.sum(axis=0)).mean(axis=1)
+    return np.tensordot(weights, components, 1), weights[:-1]
 
 
-def _drawn(probs: NDArray[np.float64]) -> float:
-    """Return the mean of :func:`_apart` for draws of these probabilities themselves, in bins of their own."""
+def _mean_error(probs: NDArray[np.float64]) -> float:
+    """Return the mean of :func:`_error` for draws from these probabilities, in bins of these probabilities."""
     spread = [
         np.sqrt(2 / np.pi * np.clip(each[rows] * (1 - each[rows]), 0, 1).sum())
         for each in probs.T
@@ -79,15 +79,15 @@ def _drawn(probs: NDArray[np.float64]) -> float:
     return float(sum(spread) / (2 * max(len(probs), 1)))
 
 
-def _apart(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[NDArray[Any]]) -> float:
-    """Return half the sum of differences between how often actions were taken and should be, by the worst player."""
+def _error(actions: NDArray[Any], probs: NDArray[np.float64], players: Sequence[NDArray[Any]]) -> float:
+    """Return the calibration error: half the summed difference of action frequencies, for the worst player's bins."""
     excess = np.eye(probs.shape[1])[actions] - probs
     errors = [
         sum(
             abs(excess[rows, action].sum())
             for action in range(probs.shape[1])
-            for rows in np.array_split(np.argsort(by[:, action], kind="stable"), _BINS)
+            for rows in np.array_split(np.argsort(player[:, action], kind="stable"), _BINS)
         )
-        for by in [probs, *players]
+        for player in [probs, *players]
     ]
     return float(max(errors) / (2 * max(len(actions), 1)))

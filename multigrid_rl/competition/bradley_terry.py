@@ -1,4 +1,4 @@
-"""Bradley-Terry strengths (Bradley and Terry 1952), natural logarithms of odds: of a cup and of a ladder. Pure."""
+"""Bradley-Terry strengths (Bradley and Terry 1952), natural logarithms of odds, for a cup and a ladder. Pure."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ _STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
 
 
 class Pairs(NamedTuple):
-    """What was played, by pair: ``one[k]`` against ``two[k]``, indices of entries."""
+    """Results of each pair: ``one[k]`` against ``two[k]``, indices of entries."""
 
     one: NDArray[np.intp]
     two: NDArray[np.intp]
@@ -23,12 +23,12 @@ class Pairs(NamedTuple):
     games: Array  # (pairs,)
 
     def share(self, strength: Array) -> Array:
-        """Return the share of points that strengths promise the first one (pairs,)."""
+        """Return the expected share of points of the first entry of each pair (pairs,)."""
         return np.asarray(1 / (1 + np.exp(strength[self.two] - strength[self.one])))
 
 
 def strengths(pairs: Pairs, start: Array, free: NDArray[np.intp]) -> Array:
-    """Fit strengths (N,): those of ``free`` to the games, the others stay as in ``start``."""
+    """Fit the strengths (N,) of ``free`` entries to the games; the others stay as in ``start``."""
     strength: Array = start.copy()
     for _ in range(_ITERATIONS):  # Newton's steps on a concave likelihood, none so long that it overshoots
         gradient, hessian = curvature(pairs, strength)

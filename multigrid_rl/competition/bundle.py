@@ -44,15 +44,15 @@ from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
 README_FILE = "README.md"
-#: The program of an agent that plays networks of a user's own.
+#: The program of an exported agent.
 _PROGRAM = "agent.py"
-#: The folders of an absolute path, after what may stand before one.
+#: The folders of an absolute path, and the character before it.
 _FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder_kind(folder: Path) -> Kind:
-    """Return what a folder is, by the files in it. Raises :class:`PlayerError` if it is nothing, or two things."""
+    """Return the kind of a folder by its files. Raises :class:`PlayerError`: of no kind, or of two."""
     card, agent = (os.path.lexists(folder / name) for name in (CARD_FILE, AGENT_FILE))
     if card != agent:
         return "bundle" if card else "agent"
@@ -63,22 +63,22 @@ def folder_kind(folder: Path) -> Kind:
 
 
 def bundle_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of a bundle's players, by seat if there is one for each seat, else under the key ``""``.
+    """Return the folders of a bundle's players by seat; a single player has the key ``""``.
 
-    Raises :class:`PlayerError` for what is no bundle.
+    Raises :class:`PlayerError`: no bundle.
     """
     kind = folder_kind(folder)
     if kind == "agent":
         raise PlayerError(expected(folder, "a bundle", "an agent"))
     homes = {"": folder} if kind == "bundle" else seat_folders(folder)
     for home in {folder, *homes.values()}:
-        try:  # unknown files may be anything; hidden ones are a desktop's own
+        try:  # unknown files are refused; a desktop adds hidden ones
             names = sorted(path.name for path in home.iterdir() if not path.name.startswith("."))
         except OSError as error:
             raise PlayerError(f"{home}: cannot be read: {error.strerror}") from error
         known = (CARD_FILE, MODEL_FILE, README_FILE, *(homes if home == folder else ()))
-        if others := [name for name in names if name not in known]:
-            raise PlayerError(expected(home, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(others[0])))
+        if unknown := [name for name in names if name not in known]:
+            raise PlayerError(expected(home, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(unknown[0])))
     return homes
 
 
@@ -88,7 +88,7 @@ def read_cards(folder: Path) -> dict[str, Card]:
 
 
 def bundle_sha256(folder: Path) -> str:
-    """Return the hash of a bundle's weights: the model's own, of several seats one over all. Raises ``PlayerError``."""
+    """Return the hash of a bundle's weights; of several models the hash over all hashes. Raises ``PlayerError``."""
     cards = read_cards(folder)
     if "" in cards:
         return cards[""].sha256
@@ -105,7 +105,7 @@ def load_team(
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
-    Who learned one seat plays those that are alike, too, see ``players.places``. An agent plays each game once, within
+    A player of one seat also plays equivalent seats, see ``players.places``. An agent plays each game once, within
     ``limits``, by default those of training. ``greedy``: take the likeliest action instead of drawing one. Raises
     ``PlayerError``: damaged, or made for another game or other seats.
     """
@@ -130,32 +130,31 @@ def load_team(
 
 
 def check_programs(key: object, spec: Seats) -> None:
-    """Raise ``PlayerError`` where programs play no seat of a game."""
+    """Raise ``PlayerError`` for a game without seats for programs."""
     if not place_of(spec).protocol:
         wanted = f"a bundle, as {place_of(spec).title(spec)} has no seats for programs"
         raise PlayerError(expected(key, wanted, "an agent"))
 
 
-def _home(folder: Path, homes: dict[str, Path], alike: tuple[str, ...]) -> Path:
-    """Return the folder of the player for a seat, the first of those whose players can sit there."""
+def _home(folder: Path, homes: dict[str, Path], seats: tuple[str, ...]) -> Path:
+    """Return the folder of the first of ``seats`` that has one."""
     if "" in homes:
         return folder
-    own = next((seat for seat in alike if seat in homes), None)
-    if own is None:
-        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", alike[0]))
-    card = read_card(homes[own])
-    if own not in card.seats or card.members != 1:
-        raise PlayerError(expected(f"{homes[own]}: seats", f"a player of {own} alone", ", ".join(card.seats)))
-    return homes[own]
+    found = next((seat for seat in seats if seat in homes), None)
+    if found is None:
+        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", seats[0]))
+    card = read_card(homes[found])
+    if found not in card.seats or card.members != 1:
+        raise PlayerError(expected(f"{homes[found]}: seats", f"a player of {found} alone", ", ".join(card.seats)))
+    return homes[found]
 
 
 def export(sources: dict[str, Path], target: Path, *, name: str | None = None, agent: bool = False) -> dict[str, Card]:
     """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
-    ``sources`` has the folder of the player under the key ``""``; where several networks play the seats of a team, one
-    for each seat: the new folder holds a bundle for each, then. ``agent``: write an agent that plays them, with the
-    files of their networks' classes. Raises ``PlayerError``, and writes nothing: the folder
-    is there already, the name is none, or a player is damaged.
+    ``sources``: the player's folder under the key ``""``, or one for each seat of a team; the new folder then has a
+    bundle for each seat. ``agent``: write an agent that plays them, with the files of their networks' classes. Raises
+    ``PlayerError`` and writes nothing: the folder exists, the name is not valid, or a player is damaged.
     """
     if os.path.lexists(target):
         raise PlayerError(expected(target, "a new folder", "one that exists already; nothing was written"))
@@ -165,16 +164,16 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None, a
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
-        with atomic_path(target) as whole:  # there is never half a bundle
+        with atomic_path(target) as temporary:  # never leaves half a bundle
             if agent:
-                write_agent(whole, name, cards, weights)
+                write_agent(temporary, name, cards, weights)
                 return cards
             for part, card in cards.items():
                 values = card.model_dump(exclude={"bytes", "sha256"})
                 values["name"] = f"{name}-{part}" if part else name
                 values["provenance"] = _without_folders(card.provenance)
-                cards[part] = write_player(whole / part, weights[part], values)
-            (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+                cards[part] = write_player(temporary / part, weights[part], values)
+            (temporary / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
@@ -188,8 +187,8 @@ def write_agent(
     ``cards``: as :func:`~multigrid_rl.competition.bundle.read_cards` returns them; their networks have been built.
 
     Raises:
-        PlayerError: a network of this package, which needs no agent, or of a module without a file; a player of
-            an environment without seats, or a folder that is too large.
+        PlayerError: a network of this package, or of a module without a file; a player of an environment without
+            seats; a folder that is too large.
         OSError: it cannot be written.
     """
     folder.mkdir()
@@ -197,9 +196,9 @@ def write_agent(
     for part, card in cards.items():
         code = card.architecture["name"]
         if not CODE.fullmatch(code) or not card.kind.rivals:
-            what = code if card.env is None or card.kind.rivals else card.env.env_id
+            subject = code if card.env is None or card.kind.rivals else card.env.env_id
             wanted = "a network of your own for the red/blue-door game or another with seats (others play from bundles)"
-            raise PlayerError(expected("--agent", wanted, what))
+            raise PlayerError(expected("--agent", wanted, subject))
         for path, content in _own_files(code.partition(":")[0]).items():
             if path == Path(_PROGRAM):
                 raise PlayerError(expected("--agent", f"a module with another name than {_PROGRAM}", code))
@@ -223,19 +222,19 @@ def write_agent(
 
 
 def _own_files(module: str) -> dict[Path, bytes]:
-    """Return the file of a module and those of the user's own modules that were imported with it, by relative path."""
+    """Return the files of a module and of the user's other imported modules, by relative path."""
     top = _file(sys.modules[module.partition(".")[0]])
     if top is None:
         raise PlayerError(expected("--agent", "a module of Python files, packages with an __init__.py", module))
     root = top.parent.parent if top.name == "__init__.py" else top.parent
     libraries = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
-    ours = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
     files = {}
-    for name, found in sorted(sys.modules.items()):
-        path = _file(found)
-        if path is None or not path.is_relative_to(root) or path.is_relative_to(ours):
+    for name, loaded in sorted(sys.modules.items()):
+        path = _file(loaded)
+        if path is None or not path.is_relative_to(root) or path.is_relative_to(package):
             continue
-        # Of a folder of installed packages, its own package alone.
+        # From a folder of installed packages only the module's package.
         if name.partition(".")[0] == module.partition(".")[0] or not any(map(path.is_relative_to, libraries)):
             files[path.relative_to(root)] = path.read_bytes()
     return files
@@ -243,12 +242,12 @@ def _own_files(module: str) -> dict[Path, bytes]:
 
 def _file(module: ModuleType) -> Path | None:
     path = Path(getattr(module, "__file__", None) or "")
-    # Some modules name a file that is none: torch.ops is "_ops.py".
+    # Some modules name a missing file: torch.ops is "_ops.py".
     return path.resolve() if path.is_absolute() and path.suffix == ".py" and path.is_file() else None
 
 
 def _without_folders(value: Any) -> Any:
-    """Return provenance that may leave this machine: of absolute paths, in commands too, the last name alone stays."""
+    """Return provenance without folders: of absolute paths, in commands too, only the last name stays."""
     if isinstance(value, dict):
         return {key: _without_folders(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -263,7 +262,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def needs_module(card: Card) -> str | None:
-    """Return the line that says what a player's own network needs wherever it plays; ``None``: nothing."""
+    """Return a line about the module that a player's network needs to play; ``None``: no module."""
     name = card.architecture["name"]
     if not CODE.fullmatch(name):
         return None
@@ -288,7 +287,7 @@ def _readme(name: str, cards: dict[str, Card]) -> str:
     return _README.format(game=game, name=name, where=where, plays=plays)
 
 
-#: What stands first is for Hugging Face's hub, whose card of the model this page is.
+#: The front matter is for Hugging Face's hub, which shows this page as the model's card.
 _README = """---
 library_name: multigrid-rl
 tags: [reinforcement-learning, multi-agent, multigrid-rl]
@@ -307,11 +306,11 @@ Look at it, let it play; docs/agents.md has the way into a cup, and into Python:
 """
 
 
-# --- what a folder is, in lines
+# --- description of a folder
 
-#: Of a player, to find out how long one takes.
+#: Timed calls of a player, and their seed.
 CALLS, SEED = 40, 1
-#: Of what a card says about its strength: a stranger may say it of thousands of opponents.
+#: Shown rows of a card's strength: a stranger's card may have thousands.
 ROWS = 30
 _WHAT = {
     "bundle": "a frozen player",
@@ -321,7 +320,7 @@ _WHAT = {
 
 
 def about(folder: Path) -> Iterator[str]:
-    """Yield lines about a bundle or an agent, of which nothing is run. Raises ``PlayerError``: it is damaged."""
+    """Yield lines about a bundle or an agent without running it. Raises ``PlayerError``: it is damaged."""
     kind = folder_kind(folder)
     yield f"{shown(folder.resolve().name)}: {_WHAT[kind]}"
     if kind == "agent":
@@ -345,9 +344,9 @@ def _line(key: str, value: object) -> str:
 def _about(card: Card, weights: int) -> Iterator[str]:
     provenance: dict[str, Any] = card.provenance
     bounded = isinstance(card.actions, BoxSignature)
-    silent = {"name"} if bounded else {"name", "bound", "log_std"}
-    silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
-    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
+    hidden = {"name"} if bounded else {"name", "bound", "log_std"}
+    hidden |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in hidden)
     acts = "numbers" if bounded else f"among {card.actions} actions"
     members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
     yield _line("name", card.name)
@@ -372,11 +371,11 @@ def _about(card: Card, weights: int) -> Iterator[str]:
 
 
 def seconds_per_action(card: Card, network: nn.Module) -> float:
-    """Return how long a player takes to act in one game: the median of some calls, the first ones left out."""
+    """Return the median seconds of a player's calls in one game, the first calls left out."""
     player, streams = FrozenPlayer.of(card, network), Streams(SEED, np.zeros(1, np.int64))
     tokens = card.observation.categories
-    seen: Any = np.ones((1, card.observation.size or 0), np.float32)  # every choice is legal
-    view = SeatView(seen if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
+    observation: Any = np.ones((1, card.observation.size or 0), np.float32)  # every choice is legal
+    view = SeatView(observation if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
     seconds = []
     for _ in range(CALLS):
         begin = time.perf_counter()

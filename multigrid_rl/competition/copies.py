@@ -1,8 +1,8 @@
-"""Detection of copied players: by content, by what networks would do in the same games, by what agents did in theirs.
+"""Detection of copied players: by content, by networks' choices in the same games, by agents' actions in their games.
 
-Networks are asked along games that the catalogue's players play, memory carried from step to step. An agent may do
-anything when it knows that it is compared, so it plays games of its own, and networks are asked along those.
-docs/instructors.md explains the bounds and what they were measured on.
+Networks are compared in games of the catalogue's players, with memory from step to step. An agent could detect such a
+comparison: it plays separate games, and networks are compared with its actions there. docs/instructors.md explains the
+bounds and their measurements.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from multigrid_rl.competition.agents import AGENT_FILE, is_agent
-from multigrid_rl.competition.attribution import explained
+from multigrid_rl.competition.attribution import attribute
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.folders import FolderPart, read_parts
 from multigrid_rl.files import data_root
@@ -34,54 +34,54 @@ from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import ACTIONS, DONE
 
-#: Of a network the share of decisions that are nearly those of players of this project, together; of another hand-in,
-#: and of two of them, as networks trained by one recipe are alike.
-KNOWN, HAND_IN, TWO = 0.53, 0.8, 0.85
-#: Correlation of log-probabilities from which a decision is nearly the same; share of decisions that a player adds to
-#: those of others to be named.
-_NEAR, _ADDS = 0.95, 0.1
-#: How far an agent may be from draws of players that explain at least so many of its decisions, see ``explained.py``;
-#: of another hand-in, how many times as far as such draws are, as networks trained by one recipe are alike.
-APART, EXPLAINED, AS_DRAWN = 0.05, 0.7, 1.2
-#: What a student is told; whose player it is like is the instructor's to know.
+#: Minimum shares of a network's decisions near those of this project's players together, of one other hand-in, and of
+#: two, as networks of the same recipe are similar.
+KNOWN_SHARE, HAND_IN_SHARE, TWO_SHARE = 0.53, 0.8, 0.85
+#: Minimum correlation of log-probabilities of equal decisions; minimum share of decisions that a named player adds to
+#: the others' shares.
+_MIN_CORRELATION, _MIN_ADDED = 0.95, 0.1
+#: Maximum error of an agent's actions as draws of players, and the share that these explain, see ``attribution.py``;
+#: for another hand-in the maximum as a multiple of the expected error, as networks of the same recipe are similar.
+MAX_ERROR, MIN_SHARE, DRAWN_FACTOR = 0.05, 0.7, 1.2
+#: Message to the student; only the instructor sees the name of the original.
 NOT_ORIGINAL = "not original: talk to your instructor"
-#: Share of one action from which a player has learned nothing that could be copied.
+#: Share of one action from which a player counts as untrained.
 _UNTRAINED = 0.8
-#: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both; fewest rows.
-_GAMES, _OWN_GAMES, STEPS, _FEWEST = 64, 400, 24, 200
+#: Shared games of each catalogue player; stored games of an agent's probe; steps of both; minimum rows.
+_GAMES, _PROBE_GAMES, STEPS, _MIN_ROWS = 64, 400, 24, 200
 _SEED = 20_261_122
-_LEAST = np.float32(np.log(1e-30))
-#: Agents that are handed out as examples, in an installed package as well.
+_MIN_LOG_PROBABILITY = np.float32(np.log(1e-30))
+#: Example agents, in an installed package as well.
 _EXAMPLES = "examples/agents"
 
 Teams = Mapping[str, Mapping[str, Policy]]
 
 
 class CopyError(PlayerError):
-    """A hand-in is refused as a copy; the message is the instructor's."""
+    """A hand-in is refused as a copy; the message is for the instructor."""
 
 
-class Seen(NamedTuple):
-    """What the ``S`` seats of a team, or of all, saw in ``N`` games, step after step."""
+class Views(NamedTuple):
+    """Observations of the ``S`` seats of a team, or of all seats, in each step of ``N`` games."""
 
     tokens: NDArray[np.uint8]  # (T, N, S, D)
-    living: NDArray[np.bool_]  # (T, N, S): what others see means nothing
+    living: NDArray[np.bool_]  # (T, N, S): observations of eliminated seats mean nothing
 
-    def of(self, spec: GameSpec, team: str) -> "Seen":
-        """Return what the seats of a team saw, of all seats."""
+    def of(self, spec: GameSpec, team: str) -> "Views":
+        """Return the views of a team's seats."""
         columns = _columns(spec, team)
-        return Seen(self.tokens[:, :, columns], self.living[:, :, columns])
+        return Views(self.tokens[:, :, columns], self.living[:, :, columns])
 
 
 class ProbeAnswers(NamedTuple):
-    """What an agent's ``C`` seats saw, and its actions there."""
+    """Observations of an agent's ``C`` seats, and its actions there."""
 
-    seen: Seen
+    views: Views
     actions: NDArray[np.int8]  # (T, N, C)
 
 
 class Fingerprint(NamedTuple):
-    """What players are compared by: no choices for an agent, no files for a network."""
+    """Data for comparing players: an agent has no choices, a network no files."""
 
     weights: frozenset[str]  # hash of the tensors in each safetensors file
     files: frozenset[str] = frozenset()  # hash of each file of an agent
@@ -91,12 +91,10 @@ class Fingerprint(NamedTuple):
 
 
 class Similar(NamedTuple):
-    """A player that another one is the same as, or similar to."""
+    """A player that is the same as a compared one, or similar to it."""
 
     name: str
-    apart: (
-        float  # 0 for the same content; the share of decisions that nobody explains, of an agent see ``explained.py``
-    )
+    apart: float  # 0 for the same content, else the share of unexplained decisions, or ``Attribution.error``
     alike: float = 1.0  # share of decisions that it explains
 
     def __str__(self) -> str:
@@ -106,83 +104,82 @@ class Similar(NamedTuple):
 
 
 def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAnswers | None:
-    """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
+    """Let an agent play the first steps of ``games`` games, at least 400, for ``team`` against scripted players.
 
-    It plays ``team`` against scripted players; a fault of it ends the games. Returns what it answered before, in the
-    first 400 games; ``None``: nothing.
+    A fault of the agent ends the games. Returns its earlier answers in the first 400 games; ``None``: no answers.
     """
     spec = replace(spec, max_steps=STEPS)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != team]
     players: dict[str, Policy] = {team: agent, **{seat: BUILT_IN["key-runner"](spec) for seat in seats}}
-    actions = play_games(spec, players, max(games, _OWN_GAMES), seed=seed).actions[:_OWN_GAMES].swapaxes(0, 1)
+    actions = play_games(spec, players, max(games, _PROBE_GAMES), seed=seed).actions[:_PROBE_GAMES].swapaxes(0, 1)
     if not len(actions):
         return None
-    # What it saw is what these actions lead to once more.
-    match = match_of(spec, {}, _OWN_GAMES, seed=seed, auto_reset=False)
+    # The same actions give the same observations again.
+    match = match_of(spec, {}, _PROBE_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
-    return ProbeAnswers(_seen(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
+    return ProbeAnswers(_play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
 
 
 def agent_fingerprint(parts: Iterable[FolderPart]) -> Fingerprint:
-    """Return the fingerprint of an agent: of all its files but the one with its name, wherever they lie."""
+    """Return the fingerprint of an agent: of all its files except ``agent.yaml``, in any folder."""
     files = [part for part in parts if part.kind == "file"]
-    own = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
-    return Fingerprint(weights_of(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in own))
+    hashed = [part for part in files if part.path.name != AGENT_FILE and part.data] or files
+    return Fingerprint(weights_of(files), frozenset(hashlib.sha256(part.data).hexdigest() for part in hashed))
 
 
 def weights_of(parts: Iterable[FolderPart]) -> frozenset[str]:
-    """Return a hash for each file with tensors, of their numbers alone: names may have been changed."""
-    found = set()
+    """Return a hash for each file with tensors, of their numbers without names."""
+    hashes = set()
     for part in parts:
         with suppress(SafetensorError):
             tensors = sorted(bytes(tensor["data"]) for _, tensor in deserialize(part.data))  # type: ignore[no-untyped-call]
             if any(tensors):
-                found.add(hashlib.sha256(b"".join(tensors)).hexdigest())
-    return frozenset(found)
+                hashes.add(hashlib.sha256(b"".join(tensors)).hexdigest())
+    return frozenset(hashes)
 
 
-def _asked(players: Mapping[str, Policy], seats: tuple[str, ...], seen: Seen) -> NDArray[np.float32]:
-    """Return the log-probabilities (T, N, S, actions) of networks in games that others play, memory carried along."""
-    steps, games, _ = seen.living.shape
-    result = np.zeros((*seen.living.shape, len(ACTIONS)), np.float32)
+def _score(players: Mapping[str, Policy], seats: tuple[str, ...], views: Views) -> NDArray[np.float32]:
+    """Return log-probabilities (T, N, S, actions) of networks in recorded games, with memory from step to step."""
+    steps, games, _ = views.living.shape
+    result = np.zeros((*views.living.shape, len(ACTIONS)), np.float32)
     for key, player in players.items():
         assert isinstance(player, FrozenPlayer)
         columns = [seats.index(key)] if key in seats else list(range(len(seats)))
         state = player.initial_state(games)
         for step in range(steps):
-            view = SeatView(np.ascontiguousarray(seen.tokens[step][:, columns].reshape(games, -1)), None, 0)
+            view = SeatView(np.ascontiguousarray(views.tokens[step][:, columns].reshape(games, -1)), None, 0)
             outputs, state = player.outputs(view, state)
             logits = torch.from_numpy(np.asarray(outputs)).reshape(games, len(columns), -1)
             result[step][:, columns] = torch.log_softmax(logits, dim=-1).numpy()
-    result = np.nan_to_num(result, nan=0.0)  # too large weights give no probabilities
-    return np.asarray(np.maximum(result, _LEAST), np.float32)
+    result = np.nan_to_num(result, nan=0.0)  # too large weights give NaN
+    return np.asarray(np.maximum(result, _MIN_LOG_PROBABILITY), np.float32)
 
 
 def _choices(scores: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return the likeliest actions but ``done``: a copy may wait now and then."""
+    """Return the likeliest actions except ``done``: a copy may add it."""
     return np.asarray(np.delete(scores, DONE, axis=-1).argmax(axis=-1), np.int8)
 
 
-def _standardised(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return scores (rows, actions) but of ``done``, of length 1 in each row: products are correlations."""
+def _standardise(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return scores (rows, actions) without ``done``, each row of length 1: products are correlations."""
     scores = np.delete(scores, DONE, axis=-1)
-    centred = scores - scores.mean(axis=1, keepdims=True)  # a softmax does not see it
+    centred = scores - scores.mean(axis=1, keepdims=True)  # a softmax ignores the mean
     return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-9), np.float32)
 
 
-def _learned(choices: NDArray[np.int8]) -> bool:
-    """Return whether there are choices, and not nearly always the same one."""
+def _has_learned(choices: NDArray[np.int8]) -> bool:
+    """Return whether there are choices, and the most frequent one is not nearly all of them."""
     return bool(len(choices)) and np.bincount(choices).max() <= _UNTRAINED * len(choices)
 
 
 class Originals:
-    """Players that hand-ins are compared with: those of a catalogue, the example agents, and earlier hand-ins.
+    """Players for comparison with hand-ins: of a catalogue, the example agents, and earlier hand-ins.
 
-    ``earlier``: folders of hand-ins; those that cannot be played are left out.
+    ``earlier``: folders of hand-ins; unplayable ones are left out.
     """
 
-    #: What programs do is compared, too: they must play for it.
-    watches = True
+    #: Whether agents are compared by a probe, for which they play.
+    probes_agents = True
     players: dict[str, Fingerprint]
 
     def __init__(self, spec: Any, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
@@ -191,18 +188,19 @@ class Originals:
         for name in (name for name in catalogue.names() if name not in BUILT_IN):
             with suppress(PlayerError):  # made for another game
                 teams[name] = self._teams(catalogue.folder(name))
-        # Those made for just this game: others are beginners in it, who disagree about everything.
+        # Players of exactly this game: others are beginners in it, whose choices differ everywhere.
         self._ladder = [name for name in teams if {*catalogue.entries[name].get("seats", ())} <= {*spec.seats}]
-        self._seen = _shared_games(spec, [teams[name] for name in self._ladder])
+        self._shared_views = _shared_games(spec, [teams[name] for name in self._ladder])
         chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
-        self._rows = self._seen.living & _contested(chosen, self._seen.living)
-        self.players = {name: self.of_networks(its, read_parts(catalogue.folder(name))) for name, its in teams.items()}
+        self._rows = self._shared_views.living & _contested_rows(chosen, self._shared_views.living)
+        parts = {name: read_parts(catalogue.folder(name)) for name in teams}
+        self.players = {name: self.of_networks(loaded, parts[name]) for name, loaded in teams.items()}
         self._add_examples()
         self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
 
     @property
     def by_play(self) -> bool:
-        """Whether players are compared by what they do; otherwise by content alone."""
+        """Whether players are compared by their choices; otherwise only by content."""
         return True
 
     def _add_examples(self) -> None:
@@ -216,39 +214,39 @@ class Originals:
                 self.players[printable(name)] = self.fingerprint(folder)
 
     def fingerprint(self, folder: Path) -> Fingerprint:
-        """Return the fingerprint of a bundle or an agent, which does not play. Raises ``PlayerError``."""
+        """Return the fingerprint of a bundle or an agent, without running it. Raises ``PlayerError``."""
         parts = list(read_parts(folder))
         return agent_fingerprint(parts) if is_agent(folder) else self.of_networks(self._teams(folder), parts)
 
     def of_networks(self, teams: Teams, parts: Iterable[FolderPart]) -> Fingerprint:
-        """Return the fingerprint of a bundle: its players for each team, and all its files."""
+        """Return the fingerprint of a bundle from its players by team and its files."""
         scores = self._scores(teams)
         rows = [scores[:, :, seat][self._rows[:, :, seat]] for seat in range(len(self.spec.seats))]
         weights, choices = weights_of(parts), tuple(map(_choices, rows))
-        return Fingerprint(weights, choices=choices, scores=tuple(map(_standardised, rows)), teams=teams)
+        return Fingerprint(weights, choices=choices, scores=tuple(map(_standardise, rows)), teams=teams)
 
     def similar(
-        self, own: Fingerprint, others: Mapping[str, Fingerprint] = {},
-        watched: Mapping[str, ProbeAnswers | None] = {}, load: Callable[[str], Fingerprint] | None = None,
+        self, fingerprint: Fingerprint, others: Mapping[str, Fingerprint] = {},
+        probes: Mapping[str, ProbeAnswers | None] = {}, load: Callable[[str], Fingerprint] | None = None,
     ) -> list[Similar]:  # fmt: skip
-        """Return the players that this one is a copy of, or a near copy, the closest first.
+        """Return the originals of a copy or near copy, the closest first.
 
         Args:
-            others: players that it is compared with, besides these originals.
-            watched: what the agent whose fingerprint it is answered, by the team that it played.
-            load: returns one of ``others`` with its networks, where these would be too large to be kept together.
+            others: players for comparison, in addition to these originals.
+            probes: answers of the fingerprint's agent, by its team.
+            load: returns one of ``others`` with its networks, where all together are too large for memory.
         """
         pairs = {**others, **self.players}
 
         def teams_of(name: str) -> Teams | None:
             return (load(name) if load and name not in self.players else pairs[name]).teams
 
-        found = [Similar(name, 0.0) for name, other in pairs.items() if same_content(own, other)]
-        found += self._near(own, pairs)
-        for team, answers in watched.items():
-            found += [] if answers is None else self._answered_like(team, *answers, pairs, teams_of)
+        matches = [Similar(name, 0.0) for name, other in pairs.items() if same_content(fingerprint, other)]
+        matches += self._similar_choices(fingerprint, pairs)
+        for team, answers in probes.items():
+            matches += [] if answers is None else self._similar_answers(team, *answers, pairs, teams_of)
         best: dict[str, Similar] = {}
-        for player in sorted(found, key=lambda player: (player.apart, -player.alike, player.name)):
+        for player in sorted(matches, key=lambda player: (player.apart, -player.alike, player.name)):
             best.setdefault(player.name, player)
         return list(best.values())
 
@@ -257,99 +255,100 @@ class Originals:
         return {team: load_team(folder, self.spec, team) for team in ("red", "blue") if self.spec.seats_of(team)}
 
     def _scores(self, teams: Teams) -> NDArray[np.float32]:
-        result = np.zeros((*self._seen.living.shape, len(ACTIONS)), np.float32)
+        result = np.zeros((*self._shared_views.living.shape, len(ACTIONS)), np.float32)
         for team, players in teams.items():
-            seen = self._seen.of(self.spec, team)
-            result[:, :, _columns(self.spec, team)] = _asked(players, self.spec.seats_of(team), seen)
+            views = self._shared_views.of(self.spec, team)
+            result[:, :, _columns(self.spec, team)] = _score(players, self.spec.seats_of(team), views)
         return result
 
-    def _near(self, own: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
-        """Return whose decisions a network's are nearly, row by row: it may be another's in some of them alone."""
+    def _similar_choices(self, fingerprint: Fingerprint, pairs: Mapping[str, Fingerprint]) -> list[Similar]:
+        """Return the players with nearly the network's decisions, row by row: a copy may be partial."""
         found = []
-        # Seat by seat: a player may be its author's own on one side, and another's on the other.
-        for seat in range(len(own.scores)):
-            if not _learned(own.choices[seat]):
+        # Seat by seat: a player may be original on one side and copied on the other.
+        for seat in range(len(fingerprint.scores)):
+            if not _has_learned(fingerprint.choices[seat]):
                 continue
             near = {
-                name: np.einsum("ra,ra->r", own.scores[seat], its.scores[seat]) > _NEAR
-                for name, its in pairs.items()
-                if len(its.scores) > seat and _learned(its.choices[seat])
+                name: np.einsum("ra,ra->r", fingerprint.scores[seat], other.scores[seat]) > _MIN_CORRELATION
+                for name, other in pairs.items()
+                if len(other.scores) > seat and _has_learned(other.choices[seat])
             }
-            found += _covering({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN)
-            found += _covering(near, 1, HAND_IN) or _covering(near, 2, TWO)
+            found += _cover({name: rows for name, rows in near.items() if name in self.known}, len(near), KNOWN_SHARE)
+            found += _cover(near, 1, HAND_IN_SHARE) or _cover(near, 2, TWO_SHARE)
         return found
 
-    def _answered_like(
-        self, team: str, seen: Seen, actions: NDArray[np.int8], names: Iterable[str],
+    def _similar_answers(
+        self, team: str, views: Views, actions: NDArray[np.int8], names: Iterable[str],
         teams_of: Callable[[str], Teams | None],
     ) -> list[Similar]:  # fmt: skip
-        """Compare networks with an agent's answers in its own games: those of this project together, others alone."""
+        """Compare networks with an agent's answers in its games: the project's together, others one by one."""
         seats = self.spec.seats_of(team)
 
-        def asked(names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-            return {name: _asked(its[team], seats, seen) for name in names if (its := teams_of(name)) is not None}
+        def scores_of(names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+            return {name: _score(teams[team], seats, views) for name in names if (teams := teams_of(name)) is not None}
 
-        known = asked(name for name in names if name in self.known)
-        rows = seen.living & _contested([_choices(known[name]) for name in self._ladder], seen.living)
-        if rows.sum() < _FEWEST:
+        known = scores_of(name for name in names if name in self.known)
+        rows = views.living & _contested_rows([_choices(known[name]) for name in self._ladder], views.living)
+        if rows.sum() < _MIN_ROWS:
             return []
-        groups = [seen.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
-        alone, found = (asked([name]) for name in names if name not in self.known), []
-        for scores in filter(None, chain([known], alone)):
-            its = explained(actions[rows], [each[rows] for each in scores.values()], groups if scores is known else [])
-            bound = APART if scores is known else min(APART, AS_DRAWN * its.drawn)
-            if its.apart < bound and its.shares.sum() >= EXPLAINED:
-                told = zip(scores, its.shares.tolist(), strict=True)
-                found += [Similar(name, max(its.apart, 1e-6), share) for name, share in told if share >= _ADDS]
+        groups = [views.tokens[rows][:, -2].astype(np.intp), np.nonzero(rows)[0]]  # headings, steps
+        others, found = (scores_of([name]) for name in names if name not in self.known), []
+        for scores in filter(None, chain([known], others)):
+            used = groups if scores is known else []
+            error, shares, drawn = attribute(actions[rows], [each[rows] for each in scores.values()], used)
+            bound = MAX_ERROR if scores is known else min(MAX_ERROR, DRAWN_FACTOR * drawn)
+            if error < bound and shares.sum() >= MIN_SHARE:
+                named = zip(scores, shares.tolist(), strict=True)
+                found += [Similar(name, max(error, 1e-6), share) for name, share in named if share >= _MIN_ADDED]
         return found
 
 
-def _covering(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> list[Similar]:
-    """Return the players, at most so many, who cover a share of decisions above a bound, each with what it adds."""
-    left, found = dict(near), dict[str, float]()
+def _cover(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> list[Similar]:
+    """Return at most ``most`` players that cover a share ``bound`` of decisions, each with its added share."""
+    remaining, covering = dict(near), dict[str, float]()
     covered = np.zeros_like(next(iter(near.values()))) if near else np.zeros(0, np.bool_)
-    while left and len(found) < most:
-        name = max(left, key=lambda name: int((left[name] & ~covered).sum()))
-        adds = float((left[name] & ~covered).mean())
-        if adds < _ADDS:
+    while remaining and len(covering) < most:
+        name = max(remaining, key=lambda name: int((remaining[name] & ~covered).sum()))
+        adds = float((remaining[name] & ~covered).mean())
+        if adds < _MIN_ADDED:
             break
-        found[name], covered = adds, covered | left.pop(name)
-    apart = 1.0 - float(covered.mean()) if len(covered) else 1.0
-    return [Similar(name, max(apart, 1e-6), adds) for name, adds in found.items()] if 1 - apart >= bound else []
+        covering[name], covered = adds, covered | remaining.pop(name)
+    rest = 1.0 - float(covered.mean()) if len(covered) else 1.0
+    return [Similar(name, max(rest, 1e-6), adds) for name, adds in covering.items()] if 1 - rest >= bound else []
 
 
-def same_content(own: Fingerprint, other: Fingerprint) -> bool:
-    """Return whether two have weights, or the files of an agent, in common."""
-    both = own.files and other.files
-    return bool(own.weights & other.weights or (both and (own.files <= other.files or other.files <= own.files)))
+def same_content(one: Fingerprint, other: Fingerprint) -> bool:
+    """Return whether two players share weights or the files of an agent."""
+    both = one.files and other.files
+    return bool(one.weights & other.weights or (both and (one.files <= other.files or other.files <= one.files)))
 
 
-def _contested(chosen: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return where players that were trained apart do not choose the same (T, N, S): elsewhere all good ones do."""
-    if len(chosen) < 2:
+def _contested_rows(choices: list[NDArray[np.int8]], living: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return where separately trained players choose differently (T, N, S): elsewhere all good players agree."""
+    if len(choices) < 2:
         return np.ones_like(living)
-    return np.asarray(np.any(np.stack(chosen[1:]) != chosen[0], axis=0))
+    return np.asarray(np.any(np.stack(choices[1:]) != choices[0], axis=0))
 
 
-def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Seen:
-    """Return what all seats see in games of each host against itself, or of scripted players: always the same."""
+def _shared_games(spec: GameSpec, hosts: list[Teams]) -> Views:
+    """Return the views of all seats in fixed games of each host against itself, or of scripted players."""
     scripted = {seat: BUILT_IN["key-runner" if seat.startswith("red") else "hunter"](spec) for seat in spec.seats}
     rows = []
     for number, teams in enumerate(hosts or [{"all": scripted}]):
         players = {seat: player for team in teams.values() for seat, player in team.items()}
         match = match_of(spec, players, _GAMES, seed=_SEED, first=number * _GAMES, auto_reset=False)
-        rows.append(_seen(match, [{}] * STEPS))
-    return Seen(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
+        rows.append(_play_views(match, [{}] * STEPS))
+    return Views(*(np.concatenate(parts, axis=1) for parts in zip(*rows, strict=True)))
 
 
-def _seen(match: Match[Any], actions: Iterable[dict[str, NDArray[Any]]]) -> Seen:
-    """Return what all seats see while the ``actions`` of those without a player are played."""
+def _play_views(match: Match[Any], actions: Iterable[dict[str, NDArray[Any]]]) -> Views:
+    """Play the ``actions`` of seats without a player; returns the views of all seats."""
     tokens, living = [], []
     for step in actions:
         tokens.append(match.env.world.outputs.tokens.copy())
         living.append(match.env.board.out == 0)
         match.step(step)
-    return Seen(np.stack(tokens), np.stack(living))
+    return Views(np.stack(tokens), np.stack(living))
 
 
 def _columns(spec: GameSpec, team: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""A cup: round robin of all entries, from both sides, on the same games. Resumes after a crash."""
+"""A cup: round robin of all entries, from all sides, on the same games. Resumes after a crash."""
 
 import random
 import time
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.agents import AgentPlayer
-from multigrid_rl.competition.cup_folder import Meeting, Pairing, begin, begun, blamed, load_pairing, meetings
+from multigrid_rl.competition.cup_folder import Meeting, Pairing, begin, begin_mark, load_pairing, meetings, suspects
 from multigrid_rl.competition.entries import UNREADABLE, CupConfig, Entry
 from multigrid_rl.competition.hand_ins import reason_of
 from multigrid_rl.competition.process import BusyError
-from multigrid_rl.competition.sandbox import kill_descendants, sandboxed
+from multigrid_rl.competition.sandbox import kill_descendants, uses_sandbox
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord, record
 from multigrid_rl.files import write_atomic
 from multigrid_rl.metrics import ahead
@@ -24,16 +24,16 @@ from multigrid_rl.players.episodes import EpisodeBatch, play_games
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.types import Policy, RunError
 
-#: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
+#: Forfeited pairings after which an entry is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
-#: Times that a pairing is played until a machine is given up that is too busy; the cup can be resumed.
+#: Maximum tries of a pairing on a machine that is too busy; the cup can be resumed.
 BUSY_TRIES = 3
-#: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
+#: Reason for agents that may have killed the cup; a pairing without mark and file is played again.
 KILLED = "the cup was killed while it played this"
 
 
 class Conduct:
-    """What agents have cost a cup so far."""
+    """Faults and seconds of agents in a cup so far."""
 
     def __init__(self, config: CupConfig) -> None:
         self._config = config
@@ -58,44 +58,44 @@ class Conduct:
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
-    """Play all pairings that ``folder`` lacks and return all: each pair once from each side.
+    """Play all pairings missing in ``folder`` and return all: each pair once from each side.
 
-    ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
+    ``show`` gets for each pairing its number from 1, their count, the pairing, and whether it was played now.
 
-    Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing
-    one. Raises ``PlayerError``: ``folder`` contains another cup, or other files; an agent plays, and there is no
-    sandbox; ``ScratchError``, ``OSError``: this machine has no room for results or agents.
+    Every finished pairing is a separate file, written atomically: a killed cup resumes with the first missing one.
+    Raises ``PlayerError``: ``folder`` contains another cup, or other files; an agent plays, and there is no sandbox;
+    ``ScratchError``, ``OSError``: this machine has no room for results or agents.
     """
     check_agents(entries)
     begin(config, entries, folder)
     pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
-    before = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
-    to_blame, conduct, pairings = blamed(pairs), Conduct(config), []
-    for pairing in before.values():  # a late entry's pairings lie between those that were played
+    stored = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
+    to_blame, conduct, pairings = suspects(pairs), Conduct(config), []
+    for pairing in stored.values():  # a late entry's pairings are between played ones
         conduct.add(pairing)
     for number, (path, meeting) in enumerate(pairs.items(), 1):
         red, blue, side = meeting
         players = [entry for entry in (red, blue) if entry is not None]
-        if path in before:
-            pairing = before[path]
+        if path in stored:
+            pairing = stored[path]
         else:
             if path in to_blame:
-                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
+                pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
             elif out := conduct.out(*players):
-                pairing = forfeited(red, blue, config, out, side).model_copy(update={"out": True})
+                pairing = forfeit(red, blue, config, out, side).model_copy(update={"out": True})
             else:
-                # By memory that is not its own an agent may kill the cup from within a sandbox, too.
-                with begun(path) if "external" in {entry.kind for entry in players} else nullcontext():
-                    pairing = _patiently(meeting, config)
+                # An agent in a sandbox may also kill the cup, by memory outside its limits.
+                with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
+                    pairing = _play_with_retries(meeting, config)
             conduct.add(pairing)
             write_atomic(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
-        show(number, len(pairs), pairing, path not in before)
+        show(number, len(pairs), pairing, path not in stored)
     return pairings
 
 
-def _patiently(meeting: Meeting, config: CupConfig) -> Pairing:
-    """Play a pairing, again where the machine was too busy for it. Raises ``BusyError``: it stays too busy."""
+def _play_with_retries(meeting: Meeting, config: CupConfig) -> Pairing:
+    """Play a pairing, repeatedly while the machine is too busy. Raises ``BusyError``: it stays too busy."""
     for _ in range(BUSY_TRIES - 1):
         with suppress(BusyError):
             return play_pairing(*meeting[:2], config, meeting.side)
@@ -103,108 +103,109 @@ def _patiently(meeting: Meeting, config: CupConfig) -> Pairing:
 
 
 def check_agents(entries: list[Entry]) -> None:
-    """Check that agents among the entries can be run here. Raises ``PlayerError``: without a sandbox, nor trusted."""
+    """Check that this machine can run the entries' agents. Raises ``PlayerError``: no sandbox, and no trust."""
     if any(entry.kind == "external" for entry in entries):
-        sandboxed()
+        uses_sandbox()
 
 
-def lacking(meeting: Meeting, config: CupConfig) -> dict[str, str]:
-    """Return the entries that cannot play their side, with the reason: they forfeit."""
-    return {entry.name: entry.lacks[side] for entry, side in meeting.teams(config) if side in entry.lacks}
+def unplayable_sides(meeting: Meeting, config: CupConfig) -> dict[str, str]:
+    """Return the entries that cannot play their side and forfeit, with the reason."""
+    return {entry.name: entry.unplayable[side] for entry, side in meeting.teams(config) if side in entry.unplayable}
 
 
-def _met(pairing: Pairing, entries: list[Entry]) -> Meeting:
+def _meeting_of(pairing: Pairing, entries: list[Entry]) -> Meeting:
     by_name = {entry.name: entry for entry in entries}
     return Meeting(by_name[pairing.red], by_name.get(pairing.blue), pairing.side)
 
 
-def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
-    """Return whether a pairing can be replayed: what an agent forfeits depends on its time."""
+def is_repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
+    """Return whether a pairing can be replayed: an agent's forfeits depend on its time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
     return pairing.reason is None or not agents & pairing.names
 
 
-def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
-    """Return pairings forfeited by entries that were out of the cup, but not by what the other pairings say."""
+def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
+    """Return pairings of entries marked as out of the cup that the other pairings do not put out."""
     conduct = Conduct(config)
     for pairing in pairings:
         conduct.add(pairing)
     out = set(conduct.out(*entries))
-    gone = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
-    return [p for p in gone if not lacking(_met(p, entries), config)]
+    doubtful = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
+    return [p for p in doubtful if not unplayable_sides(_meeting_of(p, entries), config)]
 
 
-def play_again(
+def replay_pairings(
     entries: list[Entry], config: CupConfig, pairings: list[Pairing], most: int | None
 ) -> Iterator[tuple[Pairing, str]]:
-    """Play ``most`` random ones of the ``pairings``, or all, again; yields each with what differs in words, or "".
+    """Replay ``most`` random ``pairings``, or all; yields each with its difference in words, or "".
 
     Raises ``ScratchError``, ``OSError``: this machine has no room for agents.
     """
     number = len(pairings) if most is None else min(most, len(pairings))
-    for before in random.SystemRandom().sample(pairings, number):
-        red, blue, side = _met(before, entries)
-        yield before, differs(before, play_pairing(red, blue, config, side, mixed=before.mixed))
+    for pairing in random.SystemRandom().sample(pairings, number):
+        red, blue, side = _meeting_of(pairing, entries)
+        yield pairing, describe_difference(pairing, play_pairing(red, blue, config, side, mixed=pairing.mixed))
 
 
-def differs(before: Pairing, now: Pairing) -> str:
-    """Return in words what differs where the same pairing was played again, or nothing."""
+def describe_difference(before: Pairing, now: Pairing) -> str:
+    """Return the difference of a pairing from its replay in words; empty: none."""
     rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
     if wrong := [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]:
         return f"{len(wrong)} of {len(before.outcomes)} games differ, game {wrong[0]} first"
-    games = [[_noted(game, []) for game in pairing.kept] for pairing in (before, now)]
+    games = [[_add_notes(game, []) for game in pairing.kept] for pairing in (before, now)]
     return "" if games[0] == games[1] else "the games kept for replay differ"
 
 
 def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = "", *, mixed: bool = True) -> Pairing:
     """Play all games of a pairing. An entry that fails, or cannot play its side, forfeits the unfinished games.
 
-    ``mixed``: agents are told the games by other numbers than in all other pairings, as by boards that they know.
-    Raises ``ScratchError``: this machine has no room for an agent's files; no entry forfeits for that;
-    ``RunError``: a game in which two entries met broke; ``BusyError``: the machine was too busy for an agent.
+    ``mixed``: agents get other game numbers than in other pairings, as they could recognise boards by them. Raises
+    ``ScratchError``: no room for an agent's files, and no entry forfeits; ``RunError``: a game of two entries broke;
+    ``BusyError``: the machine was too busy for an agent.
     """
     meeting = Meeting(red, blue, side)
-    if lacks := lacking(meeting, config):
-        return forfeited(red, blue, config, lacks, side).model_copy(update={"out": True})
+    if unplayable := unplayable_sides(meeting, config):
+        return forfeit(red, blue, config, unplayable, side).model_copy(update={"out": True})
     seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
-        players, failed = _seated(meeting, config, stack, starts, mixed=mixed)
+        players, failed = _seat_players(meeting, config, stack, starts, mixed=mixed)
         if failed:
-            return _timed(forfeited(red, blue, config, failed, side), seconds, starts)
+            return _add_times(forfeit(red, blue, config, failed, side), seconds, starts)
         try:
             played = play_games(config.spec, players, config.games, seed=config.seed)
         except RunError as error:
             if blue is not None or isinstance(error, BusyError):
                 raise
-            return forfeited(red, blue, config, {red.name: str(error)})
+            return forfeit(red, blue, config, {red.name: str(error)})
         for player in players.values():
             if isinstance(player, AgentPlayer):
                 seconds[player.name] += player.thought_s
-    pairing = _pairing(meeting, config, played).model_copy(update={"mixed": mixed and bool(seconds)})
+    pairing = _pairing(meeting, config, played)
     agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
-    return _timed(pairing.model_copy(update={"kept": [_noted(game, agents) for game in pairing.kept]}), seconds, starts)
+    games, mixed = [_add_notes(game, agents) for game in pairing.kept], mixed and bool(seconds)
+    return _add_times(pairing.model_copy(update={"mixed": mixed, "kept": games}), seconds, starts)
 
 
-def _noted(game: Any, agents: list[AgentPlayer]) -> Any:
-    """Return a kept game with what agents said of themselves in it."""
+def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
+    """Return a game record with the agents' notes."""
     notes = {seat: agent.notes[game.game] for agent in agents if game.game in agent.notes for seat in agent.seats}
     return game.model_copy(update={"notes": notes})
 
 
-def _seated(
+def _seat_players(
     meeting: Meeting, config: CupConfig, stack: ExitStack, starts: dict[str, float], *, mixed: bool
 ) -> tuple[dict[str, Policy], dict[str, str]]:
-    """Start the players of all sides, and add what that took agents to ``starts``; returns also who failed, and why."""
+    """Start the players of all sides and add agents' seconds to ``starts``; returns players and failures."""
     players: dict[str, Policy] = {}
     names = " ".join([config.agents_key, meeting.red.name, meeting.blue.name if meeting.blue else "", meeting.side])
     for entry, team in meeting.teams(config):
         begin_s, reason = time.perf_counter(), None
         try:
-            own = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
-            starts.update({p.name: starts[p.name] + p.started_s for p in own.values() if isinstance(p, AgentPlayer)})
-            players |= own
+            seated = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
+            starts.update({p.name: starts[p.name] + p.started_s for p in seated.values() if isinstance(p, AgentPlayer)})
+            players |= seated
         except PlayerFaultError as error:
             reason = str(error)
         except UNREADABLE as error:
@@ -216,13 +217,13 @@ def _seated(
     return players, {}
 
 
-def _timed(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
+def _add_times(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
     both = {name: round(seconds.get(name, 0.0) + starts.get(name, 0.0), 3) for name in {**starts, **seconds}}
     return pairing.model_copy(update={"seconds": both, "starts": {name: round(s, 3) for name, s in starts.items()}})
 
 
-def forfeited(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
-    """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
+def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
+    """Return a pairing without games: the entries in ``reasons`` forfeit all of them."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     zeros = [0.0] * config.games
     texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
@@ -240,13 +241,13 @@ def forfeited(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[s
 
 def _pairing(meeting: Meeting, config: CupConfig, played: EpisodeBatch) -> Pairing:
     red, blue, side = meeting
-    spec, own = config.spec, side or config.sides[0]
+    spec, side_returns = config.spec, side or config.sides[0]
     sums = {
         team: played.table.returns[:, [spec.seats.index(seat) for seat in spec.seats_of(team)]].sum(axis=1)
         for team in config.sides
     }
-    others = [values for team, values in sums.items() if team != own] or [np.zeros(config.games)]
-    outcomes = _outcomes(config, played, sums[own], others)
+    others = [values for team, values in sums.items() if team != side_returns] or [np.zeros(config.games)]
+    outcomes = _outcomes(config, played, sums[side_returns], others)
     if played.fault is not None:
         letter = "r" if played.fault.name == red.name else "b"
         outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
@@ -256,36 +257,39 @@ def _pairing(meeting: Meeting, config: CupConfig, played: EpisodeBatch) -> Pairi
         side=side,
         outcomes="".join(outcomes),
         length=played.table.length.tolist(),
-        return_red=sums[own].round(6).tolist(),
+        return_red=sums[side_returns].round(6).tolist(),
         return_blue=np.mean(others, axis=0).round(6).tolist(),
         reason=None if played.fault is None else played.fault.reason,
-        kept=_kept(meeting, config, played),
+        kept=_games_for_replay(meeting, config, played),
     )
 
 
-def _outcomes(config: CupConfig, played: EpisodeBatch, own: NDArray[Any], others: list[NDArray[Any]]) -> list[str]:
-    """Return a letter for each game: who won; with more than two sides by the place of who sits alone."""
+def _outcomes(
+    config: CupConfig, played: EpisodeBatch, own_returns: NDArray[Any], others: list[NDArray[Any]]
+) -> list[str]:
+    """Return a letter for each game's winner; with more than two sides by the rank of the single side."""
     if not config.rated:
         return ["D"] * config.games
     if len(others) == 1:
         return ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
-    return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own, np.stack(others)).sum(axis=0))]
+    return ["DRB"[int(ahead)] for ahead in np.sign(ahead(own_returns, np.stack(others)).sum(axis=0))]
 
 
-def _kept(meeting: Meeting, config: CupConfig, played: EpisodeBatch) -> list[GameRecord | ZooRecord]:
-    # One game for each outcome that occurred, the one of median length, where games can be played again.
+def _games_for_replay(meeting: Meeting, config: CupConfig, played: EpisodeBatch) -> list[GameRecord | ZooRecord]:
+    # For each outcome the game of median length, where games can be replayed.
     if not (played.start.size or played.moves):
         return []
-    spec, at = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
+    spec, seated = config.spec, {team: entry.name for entry, team in meeting.teams(config)}
     names = config.who.team_names
-    who = " - ".join(f"{at[team]} ({team})" for team in config.sides)
-    kept = []
+    title_start = " - ".join(f"{seated[team]} ({team})" for team in config.sides)
+    records = []
     labels = [f"{team} wins" for team in names] + ["drawn" if config.rated else "played"]
     for code, label in zip((*range(len(names)), -1), labels, strict=True):
         games = np.flatnonzero((played.table.winner == code) & played.finished)
         if len(games):
             order = games[np.argsort(played.table.length[games], kind="stable")]
-            title = f"{who}: {label}, as in {len(games)} of {len(played.finished)} games"
-            seats = {seat: at[spec.team_of(seat)] for seat in spec.seats}
-            kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=title))
-    return kept
+            title = f"{title_start}: {label}, as in {len(games)} of {len(played.finished)} games"
+            seats = {seat: seated[spec.team_of(seat)] for seat in spec.seats}
+            row = int(order[len(order) // 2])
+            records.append(record(spec, played, row, seed=config.seed, players=seats, label=title))
+    return records

@@ -1,4 +1,4 @@
-"""Verbs of competitions: ``export`` what is handed in, play a ``cup``, ``grade`` a hand-in or a class."""
+"""Commands of competitions: ``export`` a player, play a ``cup``, ``grade`` a hand-in or a class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from multigrid_rl.trust import trusting_agents
 
 if TYPE_CHECKING:
     from multigrid_rl.competition.grading import Examiner
-    from multigrid_rl.competition.hand_ins import HandedIn
+    from multigrid_rl.competition.hand_ins import Submission
 
 FOLDER = (
     "Folder with one folder for each entry, a bundle or an agent; or a run with a league. Behind it overrides may say "
@@ -30,8 +30,8 @@ FOLDER = (
     "its pairings are replayed, and all is compared."
 )
 #: Pairings that ``cup verify`` replays.
-AGAIN = 10
-#: Folders of our rubrics, which have names.
+REPLAYED = 10
+#: Folders of this project's named rubrics.
 RUBRICS = ("configs/grade", "docs/assignments/rubrics")
 Trusted = Annotated[
     bool, typer.Option("--trusted", help="Run agents without a sandbox, as programs that can do what you can.")
@@ -73,10 +73,10 @@ def cup(
     one_thread()
     if len(folders) == 2 and folders[0] == "verify":
         with trusting_agents(trusted):
-            cup_on_screen.verify(Path(folders[1]), None if every else AGAIN)
+            cup_on_screen.verify(Path(folders[1]), None if every else REPLAYED)
         return
     with exit_on_signals("the same command resumes the cup"), trusting_agents(trusted):
-        folder, overrides = _only(folders)
+        folder, overrides = _split_arguments(folders)
         played, spec, overrides = cup_on_screen.game(folder, scenario, overrides)
         limits = sandbox.Limits(start_s, step_s, total_s, memory_mb)
         config = CupConfig(
@@ -86,7 +86,7 @@ def cup(
         cup_on_screen.play(folder, place, played, config, also or [], allow_copies=allow_copies)
 
 
-def _only(folders: list[str]) -> tuple[Path, list[str]]:
+def _split_arguments(folders: list[str]) -> tuple[Path, list[str]]:
     folder, *overrides = folders
     for override in overrides:
         key, _, value = override.partition("=")
@@ -129,9 +129,9 @@ def export(
         if agent or name is not None:
             raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
-            at_hand = (run / CARD_FILE).exists() or bool(seat_folders(run))
-            sources = bundle.bundle_folders(run) if at_hand else _sources(run, seat, checkpoint, scenario, scratch)
-            checked = onnx_file.write_onnx(onnx_file.one_of(sources, seat), output)
+            is_bundle = (run / CARD_FILE).exists() or bool(seat_folders(run))
+            sources = bundle.bundle_folders(run) if is_bundle else _sources(run, seat, checkpoint, scenario, scratch)
+            checked = onnx_file.write_onnx(onnx_file.player_folder(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")
         return
     with TemporaryDirectory() as scratch:
@@ -211,8 +211,8 @@ def grade(
         exit_on_signals("the same command resumes the class" if table else ""),
         closing(Scratch()) as scratch,
     ):
-        before = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
-        known = [each.folder for each in before if not each.problem]
+        earlier_hand_ins = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
+        known = [hand_in.folder for hand_in in earlier_hand_ins if not hand_in.problem]
         examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:
             _grade_class(hand_ins.hand_ins(bundle, scratch.path), examiner, table)
@@ -220,22 +220,22 @@ def grade(
             _grade_one(hand_ins.hand_in(bundle, scratch.path), examiner, output)
 
 
-def rubric_file(named: Path) -> Path:
-    """Return the file of a rubric. Raises ``ConfigError``: there is none of this path or name."""
-    ours = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
-    file = named if named.is_file() else ours.get(str(named))
+def rubric_file(given: Path) -> Path:
+    """Return the file of a rubric by path or name. Raises ``ConfigError``: there is none."""
+    by_name = {path.stem: path for folder in RUBRICS for path in sorted((data_root() / folder).glob("*.yaml"))}
+    file = given if given.is_file() else by_name.get(str(given))
     if file is None:
-        raise ConfigError(unknown("--rubric", str(named), ours, "a file in yaml, {}"))
+        raise ConfigError(unknown("--rubric", str(given), by_name, "a file in yaml, {}"))
     return file
 
 
-def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None:
+def _grade_one(hand_in: Submission, examiner: Examiner, output: Path | None) -> None:
     if "seed" not in examiner.rubric.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
     try:
         with temporary_output(output) if output is not None else nullcontext() as file:
-            result = examiner.result(found)
+            result = examiner.result(hand_in)
             if file is not None:
                 file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
     finally:
@@ -245,22 +245,22 @@ def _grade_one(found: HandedIn, examiner: Examiner, output: Path | None) -> None
         raise typer.Exit(1)
 
 
-def _grade_class(hand_ins: list[HandedIn], examiner: Examiner, table: Path) -> None:
+def _grade_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
     from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
 
     screen, began, rules = console(120), time.perf_counter(), examiner.rubric
     screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
 
-    def show(name: str, result: dict[str, Any], now: bool) -> None:
+    def show(name: str, result: dict[str, Any], graded_now: bool) -> None:
         verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
-        took = f" ({result['seconds']:.1f} s)" if now else " (graded before)"
-        screen.print(f"  {name}: {result['points']:g} points, {verdict}{took}")
+        duration = f" ({result['seconds']:.1f} s)" if graded_now else " (graded before)"
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{duration}")
 
     results = grade_class(table, hand_ins, examiner, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
-    last = {"graded": len(results), "passed": passed, "refused": refused}
-    typer.echo(json.dumps({**last, "seconds": round(time.perf_counter() - began, 3)}))
+    summary = {"graded": len(results), "passed": passed, "refused": refused}
+    typer.echo(json.dumps({**summary, "seconds": round(time.perf_counter() - began, 3)}))
 
 
 def _show_grade(result: dict[str, Any]) -> None:

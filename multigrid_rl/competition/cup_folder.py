@@ -35,8 +35,7 @@ COPIES, PAIRINGS = "entries", "pairings"
 class Pairing(Strict):
     """All games of ``red`` on the first side, red at red/blue doors, against ``blue`` on the other.
 
-    Of more than two sides ``red`` sits on ``side`` alone and ``blue`` on all others. Where there is one side, nobody
-    meets, and ``blue`` is empty.
+    With more than two sides ``red`` plays ``side`` and ``blue`` all others. With one side ``blue`` is empty.
 
     One letter a game: the winner (``R``, ``B``), a draw (``D``), the forfeiting entry (``r``, ``b``), or ``-`` where
     both entries are out of the cup and the game does not count.
@@ -51,11 +50,11 @@ class Pairing(Strict):
     return_blue: list[float]
     reason: str | None = None  # why games were forfeited
     out: bool = False  # not played: an entry was out of the cup before
-    seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
-    starts: dict[str, float] = Field(default={}, exclude_if=unless({}))  # of these, what its start took
-    kept: list[AnyRecord] = Field(default=[])  # to look at
+    seconds: dict[str, float] = Field(default={})  # agent -> seconds of its start and its answers
+    starts: dict[str, float] = Field(default={}, exclude_if=unless({}))  # of these, the seconds of its start
+    kept: list[AnyRecord] = Field(default=[])  # games for replay
     side: str = Field(default="", exclude_if=unless(""))
-    mixed: bool = Field(default=False, exclude_if=unless(False))  # numbers of games were told in an order of its own
+    mixed: bool = Field(default=False, exclude_if=unless(False))  # agents got permuted game numbers
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "Pairing":
@@ -70,12 +69,12 @@ class Pairing(Strict):
 
     @property
     def names(self) -> set[str]:
-        """Who played."""
+        """Names of the players."""
         return {self.red, self.blue} - {""}
 
     @property
     def at_fault(self) -> str | None:
-        """The entry that forfeited games while it played, or could not begin."""
+        """The entry that forfeited games, or did not start."""
         return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
@@ -95,12 +94,12 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
-    """Return what is played: a scenario by name, or what ``overrides`` say. Raises ``ConfigError``."""
+    """Return the scenario by name, or of ``overrides``. Raises ``ConfigError``."""
     return compose(list(overrides)).scenario if overrides else load_scenario(name)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest of the cup in ``folder``; ``None`` if it has not begun.
+    """Read the manifest of the cup in ``folder``; ``None`` before its start.
 
     Raises ``PlayerError``: the folder has other content, or a damaged file.
     """
@@ -123,54 +122,54 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
     An entry that could not play may be replaced: it has no results. Raises ``PlayerError``: other settings, an
     entry that is gone, or one with results that has changed; ``OSError``: it cannot be written.
     """
-    before, manifest = read_manifest(folder), Manifest(**vars(config), entries=tuple(entries))
-    if before is not None:
-        _check_settings(before, manifest, folder)
-        now = {entry.name: entry for entry in entries}
-        for entry in before.entries:
-            other = now.get(entry.name)
-            if other is None or (entry.kind != "broken" and _identity(entry) != _identity(other)):
-                change = "is gone" if other is None else "has changed"
+    earlier, manifest = read_manifest(folder), Manifest(**vars(config), entries=tuple(entries))
+    if earlier is not None:
+        _check_settings(earlier, manifest, folder)
+        by_name = {entry.name: entry for entry in entries}
+        for entry in earlier.entries:
+            current = by_name.get(entry.name)
+            if current is None or (entry.kind != "broken" and _identity(entry) != _identity(current)):
+                change = "is gone" if current is None else "has changed"
                 wanted = "those that it began with and new ones, or another --output"
                 raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {entry.name}, which {change}"))
-    if manifest != before:
+    if manifest != earlier:
         write_atomic(folder / MANIFEST_FILE, _MANIFESTS.dump_json(manifest, indent=1))
     for entry in entries:
-        home = folder / COPIES / entry.filed
-        if entry.files and not home.exists():
-            with atomic_path(home) as whole:
-                write_parts(entry.files, whole)
+        copy = folder / COPIES / entry.filed
+        if entry.files and not copy.exists():
+            with atomic_path(copy) as temporary:
+                write_parts(entry.files, temporary)
 
 
-def kept_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
-    """Return configuration and kept entries of the cup in ``folder``.
+def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
+    """Return the configuration and stored entries of the cup in ``folder``.
 
-    Raises ``PlayerError``: no cup, or copies of entries that have changed; ``ConfigError``: unknown scenario.
+    Raises ``PlayerError``: no cup, or changed copies of entries; ``ConfigError``: unknown scenario.
     """
-    before = read_manifest(folder)
-    if before is None:
+    manifest = read_manifest(folder)
+    if manifest is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    scenario = scenario_of(before.scenario, before.overrides)
-    config = replace(before, spec=game_of(scenario, before.overrides or [f"scenario={before.scenario}"]))
-    _check_settings(before, config, folder)
-    return config, [_kept_entry(entry, folder, config) for entry in before.entries]
+    scenario = scenario_of(manifest.scenario, manifest.overrides)
+    config = replace(manifest, spec=game_of(scenario, manifest.overrides or [f"scenario={manifest.scenario}"]))
+    _check_settings(manifest, config, folder)
+    return config, [_stored_entry(entry, folder, config) for entry in manifest.entries]
 
 
-def _kept_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
+def _stored_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
     if entry.kind not in ("frozen", "external"):
         return entry
-    home = folder / COPIES / entry.filed
-    kept = entry_in(home, config)
-    if _identity(kept) != _identity(entry):
-        raise PlayerError(expected(home, f"entry {entry.name} as submitted", "one that has changed"))
-    return replace(kept, name=entry.name, about=entry.about, env_steps=entry.env_steps, same_as=entry.same_as)
+    copy = folder / COPIES / entry.filed
+    stored = entry_in(copy, config)
+    if _identity(stored) != _identity(entry):
+        raise PlayerError(expected(copy, f"entry {entry.name} as submitted", "one that has changed"))
+    return replace(stored, name=entry.name, about=entry.about, env_steps=entry.env_steps, same_as=entry.same_as)
 
 
-def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
+def _check_settings(earlier: Manifest, now: Manifest, folder: Path) -> None:
     for key in (each.name for each in fields(CupConfig)):
-        theirs, ours = (to_jsonable_python(getattr(each, key)) for each in (before, now))
-        if ours != theirs:
-            was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (theirs, ours)
+        stored, given = (to_jsonable_python(getattr(each, key)) for each in (earlier, now))
+        if given != stored:
+            was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (stored, given)
             raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", got))
 
 
@@ -182,38 +181,38 @@ def _identity(entry: Entry) -> tuple[str, str | None, str | None]:
 
 
 class Meeting(NamedTuple):
-    """Two entries that are to play, or one where nobody meets; see :class:`Pairing`."""
+    """Two entries of a pairing, or one in a game with one side; see :class:`Pairing`."""
 
     red: Entry
     blue: Entry | None
     side: str
 
     def teams(self, config: CupConfig) -> list[tuple[Entry, str]]:
-        """Return who plays each side, that of ``red`` first."""
-        own = self.side or config.sides[0]
-        others = [(self.blue, side) for side in config.sides if side != own and self.blue is not None]
-        return [(self.red, own), *others]
+        """Return the entry of each side, the side of ``red`` first."""
+        first_side = self.side or config.sides[0]
+        others = [(self.blue, side) for side in config.sides if side != first_side and self.blue is not None]
+        return [(self.red, first_side), *others]
 
     def file(self, folder: Path) -> Path:
         """Return the path of its result."""
-        # Names may contain blanks, dots and dashes: the hash keeps two pairings from sharing a file.
+        # Names may contain blanks, dots and dashes: the hash separates the files of two pairings.
         names = [self.red.name, *([self.blue.name] if self.blue else []), *([self.side] if self.side else [])]
         filed = "--".join(filed_name(name) for name in names)
         return folder / PAIRINGS / f"{filed}--{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]}.json"
 
 
 def meetings(entries: list[Entry], config: CupConfig) -> list[Meeting]:
-    """Return what the entries that can play are to play, in this order: each pair once from each side."""
+    """Return all meetings of playable entries in order: each pair once from each side."""
     playable = [entry for entry in entries if entry.kind != "broken"]
     if len(config.sides) == 1:
         return [Meeting(entry, None, "") for entry in playable]
-    alone = config.sides if len(config.sides) > 2 else ("",)
+    single_sides = config.sides if len(config.sides) > 2 else ("",)
     pairs = [pair for one, two in combinations(playable, 2) for pair in ((one, two), (two, one))]
-    return [Meeting(*pair, side) for pair in pairs for side in alone]
+    return [Meeting(*pair, side) for pair in pairs for side in single_sides]
 
 
 def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
-    """Read a pairing. Raises :class:`PlayerError` for a damaged file or one of other games."""
+    """Read a pairing. Raises :class:`PlayerError`: a damaged file, or other games."""
     path, names = meeting.file(folder), (meeting.red.name, meeting.blue.name if meeting.blue else "")
     try:
         pairing = Pairing.model_validate_json(path.read_bytes())
@@ -228,8 +227,8 @@ def load_pairing(folder: Path, meeting: Meeting, games: int) -> Pairing:
 
 
 @contextmanager
-def begun(path: Path) -> Iterator[None]:
-    """Mark a pairing as begun for the block: a mark that remains names the pairing in which the cup was killed."""
+def begin_mark(path: Path) -> Iterator[None]:
+    """Mark a pairing as begun for the block: a remaining mark names the pairing that killed the cup."""
     mark = path.with_suffix(".began")
     write_atomic(mark, _this_boot())
     try:
@@ -238,10 +237,10 @@ def begun(path: Path) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def blamed(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
-    """Return, for each pairing in which the cup was killed since this machine was started, the agents to blame.
+def suspects(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
+    """Return the suspected agents of each pairing in which the cup was killed since this machine started.
 
-    Of two agents it is the one in whose pairings it was killed more often; both, if that is a tie.
+    Of two agents the one with more such pairings; both in a tie.
     """
     marks = {
         path.stem for path in next(iter(pairs), Path()).parent.glob("*.began") if path.read_bytes() == _this_boot()
@@ -267,62 +266,62 @@ def _this_boot() -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that determine a game."""
+    """Return the versions of packages that determine a game."""
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch")}
 
 
-def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write all results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
-    counted = [pairing for pairing in pairings if pairing.names.isdisjoint(found.unranked)]
+def write_results(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write results, standings, pairs, sides and all games; returns the files. Replaces existing ones."""
+    counted = [pairing for pairing in pairings if pairing.names.isdisjoint(results.unranked)]
     rows: dict[str, tuple[list[dict[str, Any]], Any]] = {
-        "standings.csv": ([row.model_dump() for row in found.standings], Standing.model_fields),
-        "pairs.csv": ([row.model_dump() for row in found.pairs], None),
-        "sides.csv": (_of_sides([row.model_dump() for row in found.sides], found), None),
+        "standings.csv": ([row.model_dump() for row in results.standings], Standing.model_fields),
+        "pairs.csv": ([row.model_dump() for row in results.pairs], None),
+        "sides.csv": (_rename_sides([row.model_dump() for row in results.sides], results), None),
     }
-    if not found.rated:  # with a column for the mean of each side, empty for those that an entry has not played
-        sides = dict.fromkeys(side for row in found.returns for side in row.sides)
-        means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in found.returns]
-        earned = [row.model_dump(exclude={"sides"}) for row in found.returns]
+    if not results.rated:  # with a column for the mean of each side, empty for an unplayed one
+        sides = dict.fromkeys(side for row in results.returns for side in row.sides)
+        means = [{f"mean_{side}": row.sides.get(side, "") for side in sides} for row in results.returns]
+        earned = [row.model_dump(exclude={"sides"}) for row in results.returns]
         rows = {"standings.csv": ([row | more for row, more in zip(earned, means, strict=True)], None)}
-    rows["games.csv"] = _of_sides(list(_games(counted, found)), found), None
-    files = {RESULTS_FILE: found.model_dump_json(indent=1)}
+    rows["games.csv"] = _rename_sides(list(_game_rows(counted, results)), results), None
+    files = {RESULTS_FILE: results.model_dump_json(indent=1)}
     files |= {name: csv_text(of, columns) for name, (of, columns) in rows.items()}
     for name, text in files.items():
         write_atomic(folder / name, text.encode())
     return [folder / name for name in files]
 
 
-def _of_sides(rows: list[dict[str, Any]], found: CupResults) -> list[dict[str, Any]]:
-    """Return rows with the names of the game's sides in their keys, and none for sides that it does not have."""
-    names: dict[str, str] = dict(zip(("red", "blue"), found.teams, strict=False))
-    lacking = {"blue", "winner"} if len(names) == 1 else set()
-    lacking |= set() if any(row.get("side") for row in rows) else {"side"}
+def _rename_sides(rows: list[dict[str, Any]], results: CupResults) -> list[dict[str, Any]]:
+    """Return rows with the game's side names in their keys, without keys of missing sides."""
+    names: dict[str, str] = dict(zip(("red", "blue"), results.teams, strict=False))
+    absent = {"blue", "winner"} if len(names) == 1 else set()
+    absent |= set() if any(row.get("side") for row in rows) else {"side"}
 
     def renamed(row: dict[str, Any]) -> dict[str, Any]:
         parts = {key: key.split("_") for key in row}
-        return {"_".join(names.get(p, p) for p in of): row[key] for key, of in parts.items() if not lacking & {*of}}
+        return {"_".join(names.get(p, p) for p in of): row[key] for key, of in parts.items() if not absent & {*of}}
 
     return [renamed(row) for row in rows]
 
 
-def forged(folder: Path, true: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
-    """Return a line for each file of a cup's ``folder`` that differs from a ``true`` one, and each foreign pairing."""
+def forged_files(folder: Path, expected_files: list[Path], entries: list[Entry], config: CupConfig) -> list[str]:
+    """Return a line for each file in ``folder`` that differs from an expected one, and each foreign pairing."""
     lines = []
-    for path in true:
+    for path in expected_files:
         try:
-            same = (folder / path.name).read_bytes() == path.read_bytes()
+            identical = (folder / path.name).read_bytes() == path.read_bytes()
         except OSError:
-            same = False
-        if not same:
+            identical = False
+        if not identical:
             lines.append(f"{path.name}: differs from what cup.json and the pairings give")
-    own = {meeting.file(folder) for meeting in meetings(entries, config)}
-    foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in own)
+    expected_pairings = {meeting.file(folder) for meeting in meetings(entries, config)}
+    foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in expected_pairings)
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]
 
 
-def _games(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str, Any]]:
-    first, other = (*found.teams, "")[:2]
-    words = {"R": first, "B": other, "D": "nobody", "r": other, "b": first, "-": "not played"}
+def _game_rows(pairings: list[Pairing], results: CupResults) -> Iterator[dict[str, Any]]:
+    first, other = (*results.teams, "")[:2]
+    winners = {"R": first, "B": other, "D": "nobody", "r": other, "b": first, "-": "not played"}
     for pairing in pairings:
         rows = zip(pairing.outcomes, pairing.length, pairing.return_red, pairing.return_blue, strict=True)
         for game, (letter, length, red, blue) in enumerate(rows):
@@ -331,7 +330,7 @@ def _games(pairings: list[Pairing], found: CupResults) -> Iterator[dict[str, Any
                 "blue": pairing.blue,
                 "side": pairing.side,
                 "game": game,
-                "winner": words[letter],
+                "winner": winners[letter],
                 "forfeited_by": {"r": pairing.red, "b": pairing.blue}.get(letter, ""),
                 "length": length,
                 "return_red": red,

@@ -1,4 +1,4 @@
-"""A cup on the screen: while it is played, its tables at the end, and what verifying it finds."""
+"""A cup on the screen: its progress, its tables at the end, and its verification."""
 
 import json
 import secrets
@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import console, exit_on_signals
-from multigrid_rl.competition.cup import check_agents, play_again, play_cup, repeatable, unfounded
+from multigrid_rl.competition.cup import check_agents, is_repeatable, play_cup, replay_pairings, unfounded_forfeits
 from multigrid_rl.competition.cup_folder import (
     Pairing,
-    forged,
-    kept_cup,
+    existing_cup,
+    forged_files,
     load_pairing,
     meetings,
     read_manifest,
@@ -28,7 +28,7 @@ from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find
 from multigrid_rl.competition.folders import ScratchError, exclusive_lock
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
@@ -41,38 +41,38 @@ from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
 
-#: What is said where agents are trusted.
+#: Printed where agents are trusted.
 UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 
 
 def play(
-    folder: Path, place: Path, played: ScenarioConfig, config: CupConfig, also: list[str], *, allow_copies: bool
+    folder: Path, target: Path, played: ScenarioConfig, config: CupConfig, extra: list[str], *, allow_copies: bool
 ) -> None:
-    """Play the cup of the entries in ``folder``, and of players ``also``, in the folder ``place``, or go on with it.
+    """Play or resume the cup of the entries in ``folder`` and of ``extra`` players, in the folder ``target``.
 
-    Where the seed is below 0 it is that of the cup there, or a fresh one.
+    A seed below 0 means the seed of the cup there, or a fresh one.
     """
-    check_not_bound(folder, place)
-    if (before := read_manifest(place)) is not None:  # a resumed cup keeps its settings, unless others are given
-        config = replace(config, agents_key=before.agents_key)
+    check_not_bound(folder, target)
+    if (manifest := read_manifest(target)) is not None:  # a resumed cup keeps its key, and its seed unless one is given
+        config = replace(config, agents_key=manifest.agents_key)
     if config.seed < 0:
-        config = replace(config, seed=before.seed if before else secrets.randbits(63))
-    entries = find_entries(folder, also, Catalogue(), config)
+        config = replace(config, seed=manifest.seed if manifest else secrets.randbits(63))
+    entries = find_entries(folder, extra, Catalogue(), config)
     check_agents(entries)
     originals = originals_of(played, config.spec)
     try:
         if not originals.by_play:
             console(120).print(f"copies are found by content alone: {played.name} has too few positions for more")
-        with exclusive_lock(place), warnings_on_screen():
-            _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
+        with exclusive_lock(target), warnings_on_screen():
+            _play(find_copies(entries, originals, config, refuse=not allow_copies), config, target)
     except (ScratchError, OSError) as error:
-        failure = RunError(reason(error, place)) if isinstance(error, OSError) else error
+        failure = RunError(reason(error, target)) if isinstance(error, OSError) else error
         failure.hint = "finished pairings are kept; the same command resumes the cup"
         raise failure from error
 
 
 def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
-    """Return what is played, its game, and the overrides that say so; by default as in the run ``folder``, or 1v1."""
+    """Return scenario, game, and the overrides for both; by default of the run ``folder``, or 1v1."""
     if scenario is None and not overrides:
         scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
     if scenario is not None and (overrides or scenario.endswith(FILES)):
@@ -82,66 +82,66 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
 
 
 def verify(folder: Path, most: int | None) -> None:
-    """Compare a cup's tables and page with its pairings, and replay ``most`` of them, or all; status 1: they differ.
+    """Compare a cup's tables and page with its pairings, and replay ``most`` or all; status 1: differences.
 
     Raises ``PlayerError``, ``ConfigError``: no cup, an unfinished or a damaged one.
     """
-    config, entries = kept_cup(folder)
+    config, entries = existing_cup(folder)
     check_agents(entries)
-    kept = read_results(folder / RESULTS_FILE)
-    if kept.format < FORMAT:
+    stored = read_results(folder / RESULTS_FILE)
+    if stored.format < FORMAT:
         wanted = f"format {FORMAT}, or multigrid-rl as of then, which verifies this cup"
-        raise ConfigError(expected(folder / RESULTS_FILE, wanted, f"format {kept.format}"))
-    made_with = kept.versions
+        raise ConfigError(expected(folder / RESULTS_FILE, wanted, f"format {stored.format}"))
+    made_with = stored.versions
     pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
-    found = results(entries, pairings, config, made_with)
+    recomputed = tabulate(entries, pairings, config, made_with)
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
-        screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
+        screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
         try:
-            wrong_files = forged(folder, _write_files(found, pairings, Path(fresh)), entries, config)
+            wrong_files = forged_files(folder, _write_files(recomputed, pairings, Path(fresh)), entries, config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)
     agents = {entry.name for entry in entries if entry.kind == "external"}
-    again = [pairing for pairing in pairings if repeatable(pairing, entries)]
-    for pairing in unfounded(pairings, entries, config):
+    replayable = [pairing for pairing in pairings if is_repeatable(pairing, entries)]
+    for pairing in unfounded_forfeits(pairings, entries, config):
         different += 1
-        screen.print(f"{_pair(pairing, config)}: {pairing.reason}, which the other pairings do not show")
+        screen.print(f"{_pair_title(pairing, config)}: {pairing.reason}, which the other pairings do not show")
     for pairing in pairings:
-        if not pairing.out and not repeatable(pairing, entries):
-            screen.print(f"{_pair(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
+        if not pairing.out and not is_repeatable(pairing, entries):
+            screen.print(f"{_pair_title(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
     with exit_on_signals():
-        for before, wrong in play_again(entries, config, again, most):
-            replayed, different = replayed + 1, different + bool(wrong)
-            drawn = "; an agent may draw in its own way" if wrong and agents & before.names else ""
-            screen.print(f"{_pair(before, config)}: {wrong or 'the same'}{drawn}")
-    last = {
+        for before, difference in replay_pairings(entries, config, replayable, most):
+            replayed, different = replayed + 1, different + bool(difference)
+            note = "; an agent may draw in its own way" if difference and agents & before.names else ""
+            screen.print(f"{_pair_title(before, config)}: {difference or 'the same'}{note}")
+    summary = {
         "pairings": replayed,
         "games": replayed * config.games,
         "different": different,
-        "not_repeatable": len(pairings) - len(again),
+        "not_repeatable": len(pairings) - len(replayable),
         "files_different": len(wrong_files),
-        "sha256": found.sha256,
+        "sha256": recomputed.sha256,
     }
-    typer.echo(json.dumps(last))
+    typer.echo(json.dumps(summary))
     if different or wrong_files:
         raise typer.Exit(1)
 
 
-def _write_files(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write the tables of a cup and its page; no page where the add-on that writes it was left out."""
-    files = write_results(found, pairings, folder)
+def _write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write the tables of a cup, and its page where that add-on is installed."""
+    files = write_results(results, pairings, folder)
     return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
 
 
-def _listed(made_with: dict[str, str]) -> str:
+def _join(made_with: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_with.items())
 
 
-def _pair(pairing: Pairing, config: CupConfig) -> str:
+def _pair_title(pairing: Pairing, config: CupConfig) -> str:
     if not pairing.blue:
         return pairing.red
     other = "others" if pairing.side else config.sides[1]
@@ -160,21 +160,21 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
             screen.print(f"    like {'; '.join(entry.same_as)}")
     if agents_trusted() and any(entry.kind == "external" for entry in entries):
         screen.print(UNCONFINED)
-    out: set[str | None] = {None}
+    reported: set[str | None] = {None}
 
-    def show(number: int, of: int, pairing: Pairing, now: bool) -> None:
-        # One line for all that an entry forfeits when it is out.
-        if not pairing.out or pairing.at_fault not in out:
-            screen.print(_pairing_line(f"[{number}/{of}] {_pair(pairing, config)}", pairing, config, now=now))
+    def show(number: int, of: int, pairing: Pairing, fresh: bool) -> None:
+        # One line for all forfeits of an entry that is out.
+        if not pairing.out or pairing.at_fault not in reported:
+            screen.print(_pairing_line(f"[{number}/{of}] {_pair_title(pairing, config)}", pairing, config, now=fresh))
         if pairing.out:
-            out.add(pairing.at_fault)
+            reported.add(pairing.at_fault)
 
     played = play_cup(entries, config, folder, show)
-    outcome = results(entries, played, config, versions())
+    outcome = tabulate(entries, played, config, versions())
     files = _write_files(outcome, played, folder)
     _show_results(outcome, screen)
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
-    last = {
+    summary = {
         "entries": len(outcome.entries),
         "pairings": len(outcome.sides),
         "games": sum(side.games for side in outcome.sides),
@@ -184,12 +184,12 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         "unranked": outcome.unranked,
         "sha256": outcome.sha256,
     }
-    typer.echo(json.dumps(last))
+    typer.echo(json.dumps(summary))
 
 
 def _show_results(outcome: CupResults, screen: Console) -> None:
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
-    screen.print(_standings(outcome) if outcome.rated else _earned(outcome))
+    screen.print(_standings_table(outcome) if outcome.rated else _returns_table(outcome))
     for entry in outcome.entries:
         if entry.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")
@@ -202,12 +202,12 @@ def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) 
     wins = " / ".join(str(pairing.count(letters)) for letters in ("Rb", "D", "Br"))
     counts = wins if config.rated else f"{pairing.count('D')} games"
     lost = pairing.count("rb")
-    more = " (and all its other games that are left)" if pairing.out else ""
-    forfeits = f"; {pairing.at_fault} forfeits {lost}{more}: {pairing.reason}" if lost else ""
+    rest = " (and all its other games that are left)" if pairing.out else ""
+    forfeits = f"; {pairing.at_fault} forfeits {lost}{rest}: {pairing.reason}" if lost else ""
     return f"{pair}: {counts if now else 'played before'}{forfeits}"
 
 
-def _standings(results: CupResults) -> Table:
+def _standings_table(results: CupResults) -> Table:
     grid = Table("rank", "entry", box=None, pad_edge=False)
     for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
         grid.add_column(title, justify="right")
@@ -218,14 +218,14 @@ def _standings(results: CupResults) -> Table:
     return grid
 
 
-def _earned(results: CupResults) -> Table:
+def _returns_table(results: CupResults) -> Table:
     grid = Table("rank", "entry", box=None, pad_edge=False)
     sides = list(dict.fromkeys(side for row in results.returns for side in row.sides))
     for title in ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length"):
         grid.add_column(title, justify="right")
     for row in results.returns:
-        more = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
+        counts = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
         by_side = (f"{row.sides[side]:.4g}" if side in row.sides else "-" for side in sides)
         mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
-        grid.add_row(str(row.rank), row.name, mean, *by_side, *more)
+        grid.add_row(str(row.rank), row.name, mean, *by_side, *counts)
     return grid

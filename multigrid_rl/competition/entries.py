@@ -1,4 +1,4 @@
-"""Entries of a cup: bundles, external agents, players by name, and anything else that was handed in."""
+"""Entries of a cup: bundles, external agents, players by name, and broken hand-ins."""
 
 import hashlib
 import secrets
@@ -31,39 +31,39 @@ from multigrid_rl.types import MultiAgentSpec, Policy, Seats
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
 
-#: Files that may be meant as an entry; other files beside the entries (lists, notes) are ignored.
-HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
-#: Snapshots of a league that take part in its cup.
+#: Suffixes of files that count as entries; other files (lists, notes) are ignored.
+HAND_IN_SUFFIXES = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
+#: Snapshots of a league in its cup.
 SNAPSHOTS = 12
 #: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
 UNREADABLE = (ValueError, OSError, RecursionError)
 
 
 T = TypeVar("T")
-#: What a cup's manifest does not hold.
-Unkept = Annotated[T, Field(exclude=True)]
+#: A field outside of the cup's manifest.
+Unsaved = Annotated[T, Field(exclude=True)]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a cup. In ``cup.json`` it has neither files nor players: they lie in the cup's folder."""
+    """One entry of a cup. ``cup.json`` has neither its files nor its players: the cup's folder has them."""
 
     name: str  # :func:`entry_name` of its folder, or the player's name
     kind: Kind  # ``broken`` plays no game
     about: str  # one line of description
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
-    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
-    same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
-    #: It is a player of the catalogue itself.
-    known: Unkept[bool] = field(default=False, compare=False)
-    #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
-    files: Unkept[tuple[FolderPart, ...]] = field(default=(), compare=False, repr=False)
-    agent: Unkept[Agent | None] = field(default=None, compare=False, repr=False)
-    #: Frozen players by team, of each as ``load_team`` returns them.
-    players: Unkept[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    env_steps: int | None = None  # of a league's snapshot: training steps of the learner
+    same_as: tuple[str, ...] = ()  # originals of this copy or near copy
+    #: Whether it is a player of the catalogue.
+    known: Unsaved[bool] = field(default=False, compare=False)
+    #: All its files, in memory: agents can write anywhere, and every entry plays as handed in.
+    files: Unsaved[tuple[FolderPart, ...]] = field(default=(), compare=False, repr=False)
+    agent: Unsaved[Agent | None] = field(default=None, compare=False, repr=False)
+    #: Frozen players by team, as ``load_team`` returns them.
+    players: Unsaved[dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
     #: Teams that it cannot play, with the reason.
-    lacks: Unkept[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
+    unplayable: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def filed(self) -> str:
@@ -72,10 +72,10 @@ class Entry:
 
     @contextmanager
     def players_of(self, config: "CupConfig", team: str, mixing: str = "") -> Iterator[dict[str, Policy]]:
-        """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
+        """Yield its players for ``team`` in a match; an external agent's process ends with the block.
 
         ``mixing``: see ``AgentPlayer``. Raises ``PlayerFaultError``: an external agent does not start;
-        ``ScratchError``: there is no room for an agent's files.
+        ``ScratchError``: no room for an agent's files.
         """
         if self.kind == "scripted":
             yield _scripted(self.name, config, team)
@@ -98,24 +98,24 @@ class CupConfig:
     scenario: str  # its name
     spec: Any  # the game (``types.Seats``)
     games: int  # for each pair and side
-    seed: int  # the same in every pairing, so that all entries meet the same layouts
+    seed: int  # the same in every pairing: all entries play the same layouts
     limits: Limits  # of external agents in each pairing
-    #: Determines the seeds given to agents. Random, not derived from ``seed``: the games' seed reveals layouts and the
-    #: opponents' actions, and the hash of a guessable number can be guessed as well.
+    #: Determines the agents' seeds. Random, not derived from ``seed``: the games' seed reveals layouts and the
+    #: opponents' actions, and a hash of a guessable number can be guessed.
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
-    #: Seconds that starts and answers of an agent may take in the whole cup; then it is out.
+    #: Maximum seconds of an agent's starts and answers in the whole cup; then it is out.
     cup_s: float = 600.0
     #: Overrides of the scenario.
     overrides: tuple[str, ...] = ()
 
     @property
     def place(self) -> Place:
-        """How players are seated in the game."""
+        """The seating of players in the game."""
         return place_of(self.spec)
 
     @property
     def who(self) -> MultiAgentSpec:
-        """Who is in the game."""
+        """Seats, teams and agents of the game."""
         return self.place.who(self.spec)
 
     @property
@@ -125,39 +125,38 @@ class CupConfig:
 
     @property
     def rated(self) -> bool:
-        """Whether entries win against each other; otherwise their returns decide."""
+        """Whether entries win against each other; otherwise returns decide."""
         return self.who.has_winner and len(self.sides) > 1
 
     def agents_seed(self, team: str) -> int:
-        """Return the seed given to an agent that plays ``team``."""
+        """Return the seed of an agent that plays ``team``."""
         return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
 
 
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
     """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
-    Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them. An
-    entry with an error is ``broken``, with its ``problem``; it never raises. In a catalogue of frozen players,
-    those of other scenarios are left out. Raises ``PlayerError``: no such folder, an unknown player, a repeated
-    name, fewer than two entries.
+    In a run with a league: its first, its last, and some evenly spaced snapshots. An entry with an error is
+    ``broken``, with its ``problem``. In a catalogue of frozen players those of other scenarios are left out. Raises
+    ``PlayerError``: no such folder, an unknown player, a repeated name, fewer than two entries.
     """
     if not folder.is_dir():
         raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
     try:
-        listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
+        catalogued = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
-        if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's whole history
+        if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's history
             paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
-        handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
+        hand_ins = [path for path in paths if path.is_dir() or path.suffix in HAND_IN_SUFFIXES or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
-    scenarios = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
-    with closing(Scratch()) as scratch:  # entries are kept in memory
-        ours = [path for path in handed_in if scenarios[path] == config.scenario]
-        entries = [_handed_in(path, scratch.path, config) for path in ours]
+    scenarios = {path: catalogued.get(path.name, {}).get("scenario", config.scenario) for path in hand_ins}
+    with closing(Scratch()) as scratch:  # entries stay in memory
+        selected = [path for path in hand_ins if scenarios[path] == config.scenario]
+        entries = [_read_hand_in(path, scratch.path, config) for path in selected]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
-    entries += [by_name(name, catalogue, config) for name in names]
+    entries += [named_entry(name, catalogue, config) for name in names]
     repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
         raise PlayerError(expected(f"entry {repeated[0]}", "one entry of this name", "two"))
@@ -166,39 +165,40 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _handed_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
-    """Return the entry in a folder, or in a zip file or the folders of a platform around it."""
+def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
+    """Return the entry in a folder, a zip file, or a platform's folders around it."""
     zipped = path.suffix.lower() == ZIP
     if path.is_symlink() or not (zipped or path.is_dir()):
         return entry_in(path, config)
     try:
-        found = hand_in(path, scratch / filed_name(path.name))
+        submission = hand_in(path, scratch / filed_name(path.name))
     except UNREADABLE:
         return entry_in(path, config)
-    if found.problem is not None and zipped:
-        return replace(entry_in(path, config), problem=printable(found.problem))
-    return entry_in(found.folder, config, path.stem if zipped else path.name)
+    if submission.problem is not None and zipped:
+        return replace(entry_in(path, config), problem=printable(submission.problem))
+    return entry_in(submission.folder, config, path.stem if zipped else path.name)
 
 
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
-    """Return the entries with what they are copies of, of the catalogue or of each other.
+    """Return the entries with the originals of copies, in the catalogue or among the entries.
 
-    Agents play the cup's first steps where they have a sandbox, in which they cannot harm it. ``refuse``: a copy of an
-    original does not play; of two similar entries either may be the copy. Raises ``ScratchError``: there is no room.
+    Agents play the cup's first steps, only in a sandbox. ``refuse``: a copy of an original does not play; of two
+    similar entries either may be the copy. Raises ``ScratchError``: there is no room.
     """
-    # Snapshots of one learner are similar, but no copies.
+    # Snapshots of one learner are similar, not copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
-    prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
+    fingerprints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
     agents = [entry for entry in entries if entry.kind == "external"]
-    prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    watched = {entry.name: watched_in(entry, config) for entry in agents if originals.watches and not agents_trusted()}
+    fingerprints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
+    probed = agents if originals.probes_agents and not agents_trusted() else []
+    probes = {entry.name: probe_entry(entry, config) for entry in probed}
     checked = []
     for entry in entries:
-        if entry.name not in prints or entry.known:
+        if entry.name not in fingerprints or entry.known:
             checked.append(entry)
             continue
-        others = {name: player for name, player in prints.items() if name != entry.name}
-        similar = originals.similar(prints[entry.name], others, watched.get(entry.name, {}))
+        others = {name: player for name, player in fingerprints.items() if name != entry.name}
+        similar = originals.similar(fingerprints[entry.name], others, probes.get(entry.name, {}))
         known = next((str(player) for player in similar if player.name in originals.players), None)
         checked.append(replace(entry, same_as=tuple(map(str, similar))))
         if known is not None and refuse:
@@ -207,19 +207,19 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def watched_in(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
-    """Let an agent play the first steps of as many games as the cup has, for each team."""
-    config = replace(config, limits=config.limits.watched)
-    found: dict[str, ProbeAnswers | None] = {}
+def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
+    """Let an agent play the first steps of the cup's number of games, for each team."""
+    config = replace(config, limits=config.limits.probe_limits)
+    answers: dict[str, ProbeAnswers | None] = {}
     for team in config.sides:
         with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()
-            found[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
-    return found
+            answers[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
+    return answers
 
 
-def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
-    """Return a player by name or folder, or a run's, as an entry. Raises ``PlayerError``: none plays this game."""
+def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
+    """Return a player by name, folder or run as an entry. Raises ``PlayerError``: none plays this game."""
     if name in BUILT_IN:
         _scripted(name, config, config.sides[0])
         return Entry(name, "scripted", f"built in: {DESCRIPTIONS[name]}")
@@ -236,35 +236,35 @@ def by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
 
 
 def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
-    """Make a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
+    """Return a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
     return {seat: config.place.scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
 
 
 @strangers()
-def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
-    """Return the entry at ``path``, ``broken`` if it cannot play; ``handed_in``: what it was called then."""
-    called = handed_in or path.name
-    name = entry_name(called)
-    note = "" if name == called else f" (folder {shown(called)})"
+def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
+    """Return the entry at ``path``, ``broken`` if it cannot play; ``original_name``: the hand-in's name."""
+    folder_name = original_name or path.name
+    name = entry_name(folder_name)
+    note = "" if name == folder_name else f" (folder {shown(folder_name)})"
     try:
         if path.is_symlink():
             raise PlayerError("expected a folder with a bundle or an external agent, got a link")
         if not path.is_dir():
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
-        if exists(path / AGENT_FILE):  # says so if it may not be seen
+        if exists(path / AGENT_FILE):  # raises where access is denied
             check_programs(name, config.spec)
             agent = read_agent(path, name)
             about = f"{' '.join(agent.file.command)}{note}"
             return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)
         card = next(iter(read_cards(path).values()))
         steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"
-        how_long = "unknown training steps" if steps is None else f"{steps:,} training steps"
-        about = f"{card.architecture['name']} for {trained}, {how_long}"
+        training = "unknown training steps" if steps is None else f"{steps:,} training steps"
+        about = f"{card.architecture['name']} for {trained}, {training}"
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
         players, failures = teams_of(path, config.spec)
-        lacks = {team: f"cannot play {team}: {reason_of(error, path, name)}" for team, error in failures.items()}
+        unplayable = {team: f"cannot play {team}: {reason_of(error, path, name)}" for team, error in failures.items()}
         entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
-        return replace(entry, files=tuple(read_parts(path)), players=players, lacks=lacks)
+        return replace(entry, files=tuple(read_parts(path)), players=players, unplayable=unplayable)
     except UNREADABLE as error:
         return Entry(
             name, "broken", f"cannot play{note}", problem=reason_of(error, path, name).removeprefix(f"{name}: ")
@@ -272,7 +272,7 @@ def entry_in(path: Path, config: CupConfig, handed_in: str = "") -> Entry:
 
 
 def teams_of(path: Path, spec: Seats) -> tuple[dict[str, dict[str, Policy]], dict[str, PlayerError]]:
-    """Load a bundle's players by team, and why it cannot play the others. Raises ``PlayerError``: it plays none."""
+    """Load a bundle's players by team; returns also failures by team. Raises ``PlayerError``: it plays none."""
     players: dict[str, dict[str, Policy]] = {}
     failures: dict[str, PlayerError] = {}
     for team in sides_of(spec):

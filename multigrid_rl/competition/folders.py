@@ -1,4 +1,4 @@
-"""Folders that were handed in: their files in memory, one hash over all of them; scratch folders, locks."""
+"""Hand-in folders: their files in memory, one hash over all of them; scratch folders, locks."""
 
 import fcntl
 import hashlib
@@ -19,10 +19,10 @@ from multigrid_rl.types import RunError
 MAX_FOLDER_BYTES = 50_000_000
 MAX_FOLDER_FILES = 5_000
 MAX_FOLDER_DEPTH = 50
-#: What desktops add to folders and archives.
-OF_DESKTOPS = ("__MACOSX", ".DS_Store")
+#: Files that desktops add to folders and archives.
+DESKTOP_FILES = ("__MACOSX", ".DS_Store")
 _PREFIX = "multigrid-rl-scratch-"
-#: A scratch folder that is younger may belong to a process that has not locked it yet.
+#: A younger scratch folder may belong to a process that has not locked it yet.
 _YOUNG_S = 60.0
 
 
@@ -44,7 +44,7 @@ def folder_sha256(folder: Path) -> str:
 
 
 def sha256_of_parts(parts: Iterable[FolderPart]) -> str:
-    """Return the hash of a folder that was read."""
+    """Return the hash of a folder's parts."""
     digest = hashlib.sha256()
     for part in parts:
         name = os.fsencode(part.path.as_posix())
@@ -53,32 +53,32 @@ def sha256_of_parts(parts: Iterable[FolderPart]) -> str:
 
 
 def write_parts(parts: Iterable[FolderPart], target: Path) -> None:
-    """Write what :func:`read_parts` has read into a new folder; programs stay programs. Raises ``OSError``."""
+    """Write the parts of :func:`read_parts` into a new folder, executable bits included. Raises ``OSError``."""
     target.mkdir(parents=True)
     for part in parts:
-        place = target / part.path
+        path = target / part.path
         if part.kind == "folder":
-            place.mkdir()
+            path.mkdir()
         elif part.kind == "link":
-            place.symlink_to(os.fsdecode(part.data))
+            path.symlink_to(os.fsdecode(part.data))
         else:
-            place.write_bytes(part.data)
-            place.chmod(part.mode & 0o777 | 0o600)
+            path.write_bytes(part.data)
+            path.chmod(part.mode & 0o777 | 0o600)
 
 
 def read_parts(folder: Path) -> Iterator[FolderPart]:
-    """Yield everything in ``folder``, folders before what is in them.
+    """Yield everything in ``folder``, folders before their content.
 
     Raises ``PlayerError``: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
-    :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file, folder nor
-    link, or a file that cannot be read.
+    :data:`MAX_FOLDER_DEPTH` others, a link out of the folder, something else than a file, folder or link, or a file
+    that cannot be read.
     """
     paths: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=_cannot_read):
-        paths += [Path(here, name) for name in (*folders, *files)]
+    for parent, folders, files in os.walk(folder, onerror=_cannot_read):
+        paths += [Path(parent, name) for name in (*folders, *files)]
         if len(paths) > MAX_FOLDER_FILES:
             raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
-        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
+        if folders and len(Path(parent).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
             raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
     total = 0
     for path in sorted(paths):
@@ -97,24 +97,24 @@ def _cannot_read(error: OSError) -> NoReturn:
 
 
 def _part(path: Path, folder: Path) -> FolderPart:
-    own = path.relative_to(folder)
+    relative = path.relative_to(folder)
     if not path.is_symlink():
         if path.is_dir():
-            return FolderPart(own, "folder")
-        return FolderPart(own, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
+            return FolderPart(relative, "folder")
+        return FolderPart(relative, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
     link = path.readlink()
-    # An absolute one leads out of every copy of the folder.
+    # An absolute link leads out of every copy of the folder.
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
         raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
-    return FolderPart(own, "link", os.fsencode(link))
+    return FolderPart(relative, "link", os.fsencode(link))
 
 
 class ScratchError(RunError):
-    """The place for scratch folders cannot be used; the message is one line. No agent is to blame for it."""
+    """Scratch folders cannot be used; the message is one line. It is no agent's fault."""
 
 
 def inner_path(where: Path, name: str) -> PurePosixPath:
-    """Return the path of a file in a folder that was handed in. Raises ``PlayerError``: it leads out of it."""
+    """Return the path of a file in a hand-in folder. Raises ``PlayerError``: it leads out of the folder."""
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts and not {"\\", "\0"} & {*name}
     if not inside or len(path.parts) > MAX_FOLDER_DEPTH:
@@ -123,9 +123,9 @@ def inner_path(where: Path, name: str) -> PurePosixPath:
 
 
 class Scratch:
-    """A new folder, removed with ``close()``, when this object is forgotten, or when Python ends.
+    """A new folder, removed with ``close()``, when this object is garbage-collected, or when Python ends.
 
-    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those. Raises
+    It is locked: an unlocked folder's owner was killed, and each new instance removes such folders. Raises
     ``ScratchError``: there is no room for one.
     """
 
@@ -140,7 +140,7 @@ class Scratch:
         self.close = weakref.finalize(self, _remove, self.path, handle)
 
     def filled(self, name: str, parts: Iterable[FolderPart] = ()) -> Path:
-        """Return a new folder in this one, with a copy of ``parts`` in it. Raises :class:`ScratchError`: no room."""
+        """Return a new folder in this one with a copy of ``parts``. Raises :class:`ScratchError`: no room."""
         try:
             write_parts(parts, self.path / name)
         except OSError as error:
@@ -154,7 +154,7 @@ def _remove(folder: Path, handle: int) -> None:
 
 
 def lock(handle: int) -> bool:
-    """Lock an open file or folder until it is closed; return whether another process has done so before."""
+    """Lock an open file or folder until it is closed; return whether another process has locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -166,10 +166,7 @@ def lock(handle: int) -> bool:
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and keep it locked for the block.
-
-    Raises ``PlayerError``: another cup or grading is at work in it, or it cannot be made.
-    """
+    """Make ``folder`` and lock it for the block. Raises ``PlayerError``: it is in use, or cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
@@ -184,25 +181,22 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers() -> None:
-    """Remove the scratch folders of processes that were killed; never raises."""
+    """Remove the scratch folders of killed processes; never raises."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                found = os.fstat(handle)
-                old = time.time() - found.st_mtime > _YOUNG_S
-                if old and found.st_uid == os.geteuid() and not lock(handle):
+                status = os.fstat(handle)
+                old = time.time() - status.st_mtime > _YOUNG_S
+                if old and status.st_uid == os.geteuid() and not lock(handle):
                     remove_tree(path)
             finally:
                 os.close(handle)
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, however deep it is and whatever its modes are; never raises.
-
-    ``shutil.rmtree`` gives up at a thousand folders in one another; ``rm`` does not.
-    """
+    """Remove a folder; never raises. Unlike ``shutil.rmtree``, ``rm`` removes a thousand nested folders."""
     with suppress(OSError):
-        if not folder.is_symlink():  # put in its place by another process
+        if not folder.is_symlink():  # another process may have replaced it
             subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)

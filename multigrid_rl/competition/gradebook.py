@@ -1,4 +1,4 @@
-"""Grading a class: a result and a page of feedback for each hand-in, one table; resumes where it was killed."""
+"""Grading a class: a result and a feedback page for each hand-in, and one table; resumes after a kill."""
 
 import json
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.copies import Fingerprint, Originals, Similar
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.grading import Examiner, Rubric
-from multigrid_rl.competition.hand_ins import ZIP, HandedIn, filed_name
+from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import csv_text, json_text, safe_cell, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError, expected, first_error, printable
 
-#: With its seed the games can be played in advance: only the instructor should have it.
+#: Its seed reveals the games: only the instructor should have it.
 KEY_FILE = "keep-to-yourself.json"
 RESULTS, FEEDBACK = "results", "feedback"
-#: Of a program, in its feedback.
+#: In the feedback of a program.
 LEFT_OUT = "Entropy cannot be measured for a program: its check is left out, and the"
 
 
@@ -35,7 +35,7 @@ class _Key(Strict):
 
 
 def check_hand_in(path: Path) -> None:
-    """Check that ``path`` holds something to grade; anything else is an error of the caller, not of a student.
+    """Check that ``path`` holds something to grade; otherwise the caller made an error, not a student.
 
     Raises:
         PlayerError, ConfigError: nothing there, another file, or a folder with other folders and nothing to grade.
@@ -45,7 +45,7 @@ def check_hand_in(path: Path) -> None:
     if path.is_dir():
         try:
             folder_kind(path)
-        except PlayerError:  # with no folder in it, it is a hand-in that cannot be played, and gets no points
+        except PlayerError:  # without folders: an unplayable hand-in, which gets no points
             if folders := [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] not in "._"]:
                 first = printable(folders[0].name)
                 wanted = "a folder with a bundle or an agent; -o grades.csv grades each folder in it"
@@ -53,7 +53,7 @@ def check_hand_in(path: Path) -> None:
 
 
 def check_table(table: Path, folder: Path) -> None:
-    """Check that what a class has handed in lies neither in the gradebook nor around it. Raises ``PlayerError``."""
+    """Check that the hand-ins are neither in the gradebook nor around it. Raises ``PlayerError``."""
     handed_in, home = folder.resolve(), table.with_suffix("").resolve()
     if handed_in.is_relative_to(home):
         wanted = f"another name: the folder beside it, {home.name}/, is for results, and holds what was handed in"
@@ -63,28 +63,28 @@ def check_table(table: Path, folder: Path) -> None:
 
 
 def grade_class(
-    table: Path, hand_ins: list[HandedIn], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
+    table: Path, hand_ins: list[Submission], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
 ) -> list[dict[str, Any]]:
-    """Grade a class and write its table; unchanged hand-ins that were graded before are not played again.
+    """Grade a class and write its table; unchanged hand-ins with a grade are not played again.
 
-    All that belongs to the CSV ``table`` lies beside it, in the folder of its name; a resumed class keeps its first
-    seed. ``show`` is called with each name, its result, and whether it was graded now. Raises ``PlayerError``: the
-    folder has other content, another rubric or seed, or another grading is at work in it; ``OSError``.
+    A folder named after the CSV ``table`` holds all other files; a resumed class keeps its first seed. ``show`` gets
+    each name, its result, and whether it was graded now. Raises ``PlayerError``: the folder has other content, another
+    rubric or seed, or another grading uses it; ``OSError``.
     """
     home, results = table.with_suffix(""), []
     with exclusive_lock(home):
-        examiner = replace(examiner, rubric=_with_key(home, examiner.rubric))
+        examiner = replace(examiner, rubric=_seeded_rubric(home, examiner.rubric))
         for hand_in in hand_ins:
-            kept = _kept(home, hand_in)
-            results.append(_graded(home, hand_in, examiner) if kept is None else kept)
-            show(printable(hand_in.name), results[-1], kept is None)
+            earlier = _earlier_result(home, hand_in)
+            results.append(_grade_hand_in(home, hand_in, examiner) if earlier is None else earlier)
+            show(printable(hand_in.name), results[-1], earlier is None)
         copies = _copies(hand_ins, results, examiner.originals)
         write_atomic(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
     return results
 
 
-def _with_key(home: Path, rubric: Rubric) -> Rubric:
-    """Return the rubric with the seed that the class began with."""
+def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
+    """Return the rubric with the class's first seed."""
     path = home / KEY_FILE
     try:
         key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
@@ -103,53 +103,53 @@ def _with_key(home: Path, rubric: Rubric) -> Rubric:
     return rubric
 
 
-def _kept(home: Path, hand_in: HandedIn) -> dict[str, Any] | None:
+def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
     """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
     try:
         result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
-        same = result["files_sha256"] == folder_sha256(hand_in.folder)
+        unchanged = result["files_sha256"] == folder_sha256(hand_in.folder)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return result if same else None
+    return result if unchanged else None
 
 
-def _graded(home: Path, hand_in: HandedIn, examiner: Examiner) -> dict[str, Any]:
+def _grade_hand_in(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any]:
     files = None
     with suppress(PlayerError):
-        files = folder_sha256(hand_in.folder)  # before it is read: what changes meanwhile is graded again next time
+        files = folder_sha256(hand_in.folder)  # hashed before grading: a later change is graded next time
     result = examiner.result(hand_in)
-    if not result["problem"]:  # what failed is played again
+    if not result["problem"]:  # failures are played again
         result["files_sha256"] = files
-    # The result comes last: where there is one, there is everything.
+    # The result is written last and marks a complete grade.
     write_atomic(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
     write_atomic(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
     return result
 
 
-def _file(home: Path, hand_in: HandedIn, kind: str, suffix: str) -> Path:
+def _file(home: Path, hand_in: Submission, kind: str, suffix: str) -> Path:
     return home / kind / f"{filed_name(hand_in.name)}{suffix}"
 
 
-def _copies(hand_ins: list[HandedIn], results: list[dict[str, Any]], originals: Originals) -> list[str]:
-    """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
+def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals: Originals) -> list[str]:
+    """Return, for each hand-in, the originals among other hand-ins and known players."""
     fingerprints: dict[str, Fingerprint] = {}
     for hand_in in hand_ins:
         with suppress(PlayerError):
             fingerprints[hand_in.name] = originals.fingerprint(hand_in.folder)
     rows = []
     for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
-        found = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
+        copies = [Similar(**row) for row in result.get("same_as", [])]  # includes an agent's answers
         if name in fingerprints:
-            others = {other: its for other, its in fingerprints.items() if other != name}
-            found += originals.similar(fingerprints[name], others)
-        rows.append("; ".join(dict.fromkeys(map(str, found))))
+            others = {other: fingerprint for other, fingerprint in fingerprints.items() if other != name}
+            copies += originals.similar(fingerprints[name], others)
+        rows.append("; ".join(dict.fromkeys(map(str, copies))))
     return rows
 
 
 def feedback(result: dict[str, Any]) -> str:
-    """Return the feedback of a student, in Markdown: each check, what was measured, and what it is worth.
+    """Return the feedback of a student in Markdown: each check, its measurement, and its points.
 
-    Nothing stands in it that an agent has written itself, and no name of a hidden opponent.
+    It contains no text from an agent, and no name of a hidden opponent.
     """
     lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
     lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that were not seen before."]
@@ -171,15 +171,15 @@ def feedback(result: dict[str, Any]) -> str:
 
 
 def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Return what a check is, what was measured, its 95 % interval, and the points."""
+    """Return a check's name, measurement, 95 % interval, and points."""
     if check["points"] is None:
         return check["check"], "not measured", "-", "left out"
-    between = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
+    interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
     close = ", too close to call" if check["close"] else ""
-    return check["check"], f"{check['value']:.3f}", between, f"{check['points']:g} of {check['of']:g}{close}"
+    return check["check"], f"{check['value']:.3f}", interval, f"{check['points']:g} of {check['of']:g}{close}"
 
 
-def _csv(hand_ins: list[HandedIn], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
+def _csv(hand_ins: list[Submission], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
     checks, rows = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks], []
     for hand_in, result, copy in zip(hand_ins, results, copies, strict=True):
         points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)

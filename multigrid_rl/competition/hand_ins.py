@@ -1,4 +1,4 @@
-"""What a class has handed in: folders, folders around them as learning platforms make them, and zip files."""
+"""Hand-ins of a class: folders, learning platforms' folders around them, and zip files."""
 
 import errno
 import hashlib
@@ -16,9 +16,9 @@ from typing import IO, NamedTuple, cast
 
 from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.folders import (
+    DESKTOP_FILES,
     MAX_FOLDER_BYTES,
     MAX_FOLDER_FILES,
-    OF_DESKTOPS,
     FolderPart,
     ScratchError,
     inner_path,
@@ -29,33 +29,33 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, printable, shown
 
 ZIP = ".zip"
-#: Folders and zip files around a hand-in that are opened: a platform's folder, a zip file, and the folder in it.
-_AROUND = 3
-#: Bytes that all zip files of one hand-in may unpack to, one in another and beside one another.
+#: Maximum folders and zip files around a hand-in: a platform's folder, a zip file, and the folder in it.
+_MAX_NESTING = 3
+#: Maximum unpacked bytes of all zip files of one hand-in, nested ones included.
 _MAX_UNPACKED = 2 * MAX_FOLDER_BYTES
-#: Bytes of a zip file's list of its files; it is read as a whole, and takes ten times as many in memory.
+#: Maximum bytes of a zip file's list of files; it is read at once and takes ten times as many in memory.
 _MAX_LIST = 400 * MAX_FOLDER_FILES
 
 
-class HandedIn(NamedTuple):
-    """What one student has handed in."""
+class Submission(NamedTuple):
+    """The hand-in of one student."""
 
-    name: str  # of the folder or file that was handed in
-    folder: Path  # with a bundle or an agent, unpacked if need be
-    problem: str | None = None  # why there is none
+    name: str  # of the original folder or file
+    folder: Path  # with a bundle or an agent, unpacked if necessary
+    problem: str | None = None  # the reason why there is none
 
 
-def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
+def hand_ins(folder: Path, scratch: Path) -> list[Submission]:
     """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
 
-    ``scratch``: where zip files are unpacked.
+    ``scratch``: folder for unpacked zip files.
 
     Raises:
         PlayerError: no such folder, or nothing in it.
-        ScratchError: there is no room for what is unpacked.
+        ScratchError: there is no room for unpacked files.
     """
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
     if not paths:
@@ -63,17 +63,17 @@ def hand_ins(folder: Path, scratch: Path) -> list[HandedIn]:
     return [hand_in(path, scratch / folder.resolve().name) for path in paths]
 
 
-def hand_in(path: Path, scratch: Path) -> HandedIn:
-    """Return what a student has handed in, which may be unpacked below ``scratch``. Raises ``ScratchError``."""
+def hand_in(path: Path, scratch: Path) -> Submission:
+    """Return the hand-in at ``path``, unpacked below ``scratch`` if zipped. Raises ``ScratchError``."""
     room = Counter(bytes=_MAX_UNPACKED, files=2 * MAX_FOLDER_FILES)
     try:
-        return HandedIn(path.name, _found(path, scratch, _AROUND, room))
+        return Submission(path.name, _find_folder(path, scratch, _MAX_NESTING, room))
     except PlayerError as error:
-        return HandedIn(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
+        return Submission(path.name, path, reason_of(error, path, path.name).replace(f"{scratch}/", ""))
 
 
 def entry_name(name: str) -> str:
-    """Return the name to show for a folder called ``name``: the same, in any alphabet, where that is safe.
+    """Return the displayed name of a folder: the same, in any alphabet, where that is safe.
 
     Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
     :func:`filed_name`.
@@ -83,7 +83,7 @@ def entry_name(name: str) -> str:
 
 
 def filed_name(name: str) -> str:
-    """Return the name in paths for a folder called ``name``: the same, or in plain letters with a hash."""
+    """Return the name of a folder in paths: the same, or in ASCII letters with a hash."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
         return name
     plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")
@@ -91,18 +91,18 @@ def filed_name(name: str) -> str:
 
 
 def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
-    """Return in one line what is wrong with an entry."""
+    """Return the error of an entry in one line."""
     text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
     text = printable(text or type(error).__name__)
     if folder is not None:
-        # Absolute paths of this machine do not belong on the entry's page.
+        # The entry's page shows no absolute paths of this machine.
         place = printable(str(folder))
         text = text.replace(f"{place}/", "").replace(place, name)
-    # The reason comes after a path that may be long.
+    # The reason follows a path that may be long.
     return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"
 
 
-def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
+def _find_folder(path: Path, scratch: Path, depth: int, room: Counter[str]) -> Path:
     """Return the folder of the bundle or agent at ``path``, or within the folders and zip files around it.
 
     ``room``: bytes and files that may still be unpacked.
@@ -110,40 +110,40 @@ def _found(path: Path, scratch: Path, around: int, room: Counter[str]) -> Path:
     if not path.is_dir():
         if path.suffix.lower() != ZIP:
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
-        path = _unpacked(path, free_path(scratch, path.stem), room)
+        path = _unpack(path, free_path(scratch, path.stem), room)
     try:
         folder_kind(path)
     except PlayerError:
-        found = []
-        for inner in _within(path) if around else ():
+        folders = []
+        for inner in _inner_paths(path) if depth else ():
             with suppress(PlayerError):
-                found.append(_found(inner, scratch, around - 1, room))
+                folders.append(_find_folder(inner, scratch, depth - 1, room))
             if room["bytes"] <= 0 or room["files"] < 0:
                 most = f"{_MAX_UNPACKED} bytes" if room["bytes"] <= 0 else f"{2 * MAX_FOLDER_FILES} files"
                 raise PlayerError(expected(path, f"at most {most} when unpacked", "more")) from None
-        if len(found) > 1:
-            names = " and ".join(shown(inner.name) for inner in found)
+        if len(folders) > 1:
+            names = " and ".join(shown(inner.name) for inner in folders)
             raise PlayerError(expected(path, "one bundle or one agent", names)) from None
-        if not found:
+        if not folders:
             raise
-        path = found[0]
+        path = folders[0]
     return path
 
 
-def _within(folder: Path) -> list[Path]:
-    """Return folders and zip files in a folder; no links, which lead to what was not handed in."""
+def _inner_paths(folder: Path) -> list[Path]:
+    """Return folders and zip files in a folder without links, which lead out of the hand-in."""
     try:
-        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *OF_DESKTOPS))]
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError:
         return []
     return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
 
 
-def _unpacked(path: Path, target: Path, room: Counter[str]) -> Path:
+def _unpack(path: Path, target: Path, room: Counter[str]) -> Path:
     """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
 
     Raises:
-        PlayerError: no zip file, one with links, with paths that lead out of it, or with more than an agent may have.
+        PlayerError: no zip file, or one with links, with paths that lead out of it, or with too many files.
         ScratchError: there is no room for it.
     """
     try:
@@ -162,7 +162,7 @@ def _unpacked(path: Path, target: Path, room: Counter[str]) -> Path:
 
 
 class _Bounded:
-    """A zip file whose list of files is read in one piece that has a bound; ``most=None`` lifts it."""
+    """A zip file with a limit on reading its list of files; ``most=None`` lifts the limit."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.most = file, cast("int | None", _MAX_LIST)
@@ -180,42 +180,42 @@ class _Bounded:
         return getattr(self.file, name)
 
 
-def _parts(path: Path, left: Counter[str]) -> Iterator[FolderPart]:
-    """Yield folders and files of a zip file, folders before what is in them. Raises as :func:`_unpacked`."""
+def _parts(path: Path, allowance: Counter[str]) -> Iterator[FolderPart]:
+    """Yield folders and files of a zip file, folders before their content. Raises as :func:`_unpack`."""
     with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
         bounded.most = None
         folders: set[PurePosixPath] = set()
-        room, files = min(MAX_FOLDER_BYTES, left["bytes"]), 0
+        room, files = min(MAX_FOLDER_BYTES, allowance["bytes"]), 0
         for member in archive.infolist():
             name = inner_path(path, member.filename)
             _check_member(path, member)
-            if not name.parts or {*name.parts} & {*OF_DESKTOPS}:
+            if not name.parts or {*name.parts} & {*DESKTOP_FILES}:
                 continue
-            above = [parent for parent in reversed(name.parents) if parent.parts]
-            new = [each for each in [*above, *([name] if member.is_dir() else [])] if each not in folders]
-            folders.update(new)
+            parents = [parent for parent in reversed(name.parents) if parent.parts]
+            new_folders = [each for each in [*parents, *([name] if member.is_dir() else [])] if each not in folders]
+            folders.update(new_folders)
             files += not member.is_dir()
-            left["files"] -= len(new) + (not member.is_dir())
-            if len(folders) + files > MAX_FOLDER_FILES or left["files"] < 0:
+            allowance["files"] -= len(new_folders) + (not member.is_dir())
+            if len(folders) + files > MAX_FOLDER_FILES or allowance["files"] < 0:
                 raise PlayerError(expected(path, f"at most {MAX_FOLDER_FILES} files", "more"))
-            yield from (FolderPart(Path(each), "folder") for each in new)
+            yield from (FolderPart(Path(each), "folder") for each in new_folders)
             if not member.is_dir():
                 with archive.open(member) as file:
                     data = file.read(room + 1)  # a few bytes may unpack to any number
                 room -= len(data)
-                left["bytes"] -= len(data)
+                allowance["bytes"] -= len(data)
                 if room < 0:
                     raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes when unpacked", "more"))
                 yield FolderPart(Path(name), "file", data, member.external_attr >> 16)
 
 
 def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
-    # What it was in the file system where it was packed; 0 where that has no such kinds.
+    # The file type in the file system that packed it; 0 where there are no types.
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise PlayerError(expected(path, "files and folders alone", f"a link or a device, {shown(member.filename)}"))
     if member.flag_bits & 1:
         raise PlayerError(expected(path, "files without a password", shown(member.filename)))
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may take gigabytes of memory
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may need gigabytes of memory
         raise PlayerError(
             expected(path, "stored or deflated files", f"another compression of {shown(member.filename)}")
         )

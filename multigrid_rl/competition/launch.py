@@ -1,8 +1,8 @@
-"""Sets limits on itself, then becomes an external agent.
+"""Sets limits on its process, then executes an external agent.
 
-Run as a file: ``launch.py AS FSIZE CPU REFEREE COMMAND...``. A program of its own, for two reasons. Code between
-fork and exec (``preexec_fn``) may hang in a process that has threads, and the referee has torch's. And a limit set from
-outside, after the start, leaves a moment without it.
+Run as a file: ``launch.py AS FSIZE CPU REFEREE COMMAND...``. It is a separate program, as code between fork and exec
+(``preexec_fn``) may hang in a process with threads, such as torch's in the referee, and as a limit set from outside
+comes after the start.
 """
 
 import contextlib
@@ -13,22 +13,22 @@ import signal
 import struct
 import sys
 
-#: The signal that a process gets when its parent ends; no program gains rights by being run; which calls are refused.
+#: Options of ``prctl``: signal at the parent's end; no new rights by executing a program; filter of system calls.
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
 _SECCOMP_MODE_FILTER = 2
-#: Of each kind of processor its number in ``linux/audit.h``, and numbers of calls.
+#: Number of each processor architecture in ``linux/audit.h``.
 _PROCESSORS = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-#: Calls that take memory which belongs to no process, so that nobody can count it, and one that makes any call unseen:
-#: ``memfd_create``, ``memfd_secret``, ``shmget``, ``msgget``, ``io_uring_setup``. They are not permitted.
+#: Forbidden calls, for memory that no process owns and nobody can count, and for calls past the filter:
+#: ``memfd_create``, ``memfd_secret``, ``shmget``, ``msgget``, ``io_uring_setup``.
 _REFUSED = {"x86_64": (319, 447, 29, 68, 425), "aarch64": (279, 447, 194, 186, 425)}
-#: Calls that do nothing: ``setsid`` and ``setpgid``, so that whoever is not asked can be stopped, all at once.
+#: Calls without effect: ``setsid`` and ``setpgid``, so that one signal stops all processes of an idle agent.
 _IDLE = {"x86_64": (112, 109), "aarch64": (157, 154)}
-#: ``socket`` and ``socketpair``: of Unix alone, and netlink, by which bubblewrap itself makes the network; and
-#: ``setsockopt``, which could let more wait in them.
+#: ``socket`` and ``socketpair``: only Unix sockets, and netlink, which bubblewrap needs for the network; and
+#: ``setsockopt``, which could enlarge their buffers.
 _SOCKETS, _SIZES = {"x86_64": (41, 53), "aarch64": (198, 199)}, {"x86_64": 54, "aarch64": 208}
 _FAMILIES, _BUFFERS = (1, 16), (7, 8)
 _ALLOWED, _ANSWER, _NOT_PERMITTED, _NO_CONNECTION = 0x7FFF0000, 0x00050000, 1, 111
-_X32 = 0x3FFFFFFF  # without the bit that marks x86_64's other way to make a call
+_X32 = 0x3FFFFFFF  # mask without the bit of x86_64's x32 calls
 _OPEN_FILES = 256
 
 
@@ -39,30 +39,30 @@ def main() -> None:
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != referee:
-            sys.exit(1)  # it was killed before this was said
+            sys.exit(1)  # the referee ended before the option was set
         refuse_calls(contained=command[0] == "bwrap")
     bounds = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: size,
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,  # what waits in pipes and sockets is memory, too
+        resource.RLIMIT_NOFILE: _OPEN_FILES,  # buffers of pipes and sockets are memory, too
     }
     for kind, bound in bounds.items():
-        # Refused where it is stricter already, or where a system has no such limit, as macOS for the address space.
+        # Refused where the limit is stricter already, or missing, as macOS's for the address space.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (bound, bound))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)  # this interpreter ignores them; a shell's tools count on them
+        signal.signal(ignored, signal.SIG_DFL)  # this interpreter ignores them; shell tools need them
     try:
         os.execvp(command[0], command)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{command[0]}: {getattr(error, 'strerror', error)}\n")
-        sys.exit(127)  # what a shell says for a command that it cannot run
+        sys.exit(127)  # a shell's status for a command that it cannot run
 
 
 def refuse_calls(*, contained: bool) -> None:
-    """Refuse this process and all that it starts calls, as far as the processor is known; sockets if ``contained``."""
+    """Forbid calls of this process and its children on known processors; also sockets if ``contained``."""
     kind = os.uname().machine
     if kind not in _PROCESSORS:
         return
@@ -73,7 +73,7 @@ def refuse_calls(*, contained: bool) -> None:
     for call, error in answers.items():
         program += [(0x15, 0, 1, call), _answer(error)]
     if contained:
-        # Behind the call's number its arguments begin at byte 16, eight bytes each.
+        # The call's arguments begin at byte 16, eight bytes each.
         families = [(0x15, len(_FAMILIES) - k, 0, family) for k, family in enumerate(_FAMILIES)]
         checks = [(0x20, 0, 0, 16), *families, _answer(_NO_CONNECTION), (0x06, 0, 0, _ALLOWED)]
         for call in _SOCKETS[kind]:
@@ -83,10 +83,10 @@ def refuse_calls(*, contained: bool) -> None:
         program += [(0x06, 0, 0, _ALLOWED), _answer(0)]
     program += [(0x06, 0, 0, _ALLOWED)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
-    whole = struct.pack("HP", len(program), ctypes.addressof(code))
+    filter_program = struct.pack("HP", len(program), ctypes.addressof(code))
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(whole), 0, 0)
+    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(filter_program), 0, 0)
 
 
 def _answer(error: int) -> tuple[int, int, int, int]:

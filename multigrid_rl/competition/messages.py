@@ -1,6 +1,6 @@
-"""What a program that plays is told, and what it may answer: one line of JSON each (docs/agents).
+"""Messages to a playing program and its answers: one line of JSON each (docs/agents).
 
-A protocol is an entry of ``tables.PROTOCOLS``; which one a game speaks, its place says (``players.places``).
+A protocol is an entry of ``tables.PROTOCOLS``; a game's place (``players.places``) chooses it.
 """
 
 import json
@@ -18,29 +18,29 @@ from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Seats
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 
-#: An observation of more numbers than these is sent as base64 of float32, which is a third as long and read at once.
+#: A longer observation is sent as base64 of float32, which is a third as long and parsed at once.
 MOST_NUMBERS = 256
 _MOST = float(np.finfo(np.float32).max)
 _CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolist()]
 _MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
 
-class Asked(NamedTuple):
-    """What a program that plays ``C`` seats is asked in one step."""
+class StepRequest(NamedTuple):
+    """The request of one step to a program that plays ``C`` seats."""
 
-    step: int  # answers before this one
+    step: int  # number of earlier answers
     games: NDArray[np.intp]  # (n,) their numbers
-    seen: NDArray[Any]  # (n, D) observations of its seats, one after the other
+    observations: NDArray[Any]  # (n, D) of its seats, concatenated
     turn: NDArray[np.bool_]  # (n, C) whose turn it is
-    rewards: NDArray[np.float64]  # (n, C) since each seat was last asked
+    rewards: NDArray[np.float64]  # (n, C) since each seat's last request
 
 
-def encoded(message: dict[str, Any]) -> bytes:
+def encode(message: dict[str, Any]) -> bytes:
     """Encode a message as one line of JSON."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def parsed(line: bytes) -> dict[str, Any]:
+def parse(line: bytes) -> dict[str, Any]:
     """Decode an answer. Raises :class:`ProcessError`."""
     try:
         answer = json.loads(line.decode())
@@ -52,18 +52,18 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 
 def check_ready(line: bytes) -> None:
-    """Raise :class:`ProcessError` unless the agent says that it is ready."""
-    if parsed(line).get("type") != "ready":
+    """Raise :class:`ProcessError` unless the agent answers "ready"."""
+    if parse(line).get("type") != "ready":
         raise unexpected("answer", '{"type":"ready"}', shown(line))
 
 
 class DoorsProtocol:
-    """Protocol 1: red/blue doors, where every seat acts in every step and sees cells; no rewards are told.
+    """Protocol 1: red/blue doors, where every seat acts in every step and observes cells; without rewards.
 
     Attributes:
-        hears: rewards are told.
-        idle: (W,) what is done in a game about which nothing is asked.
-        debug: what the last answer said about itself, if anything.
+        hears: whether messages contain rewards.
+        idle: (W,) actions in a game without a request.
+        debug: the last answer's note, or ``None``.
     """
 
     hears = False
@@ -75,7 +75,7 @@ class DoorsProtocol:
         self.idle: NDArray[Any] = np.full(len(seats), DONE, np.int8)
 
     def hello(self, scenario: str | None, games: int, seed: int) -> dict[str, Any]:
-        """Return the first message; without the name of a scenario that of one with the same game."""
+        """Return the first message; the default scenario is one with the same game."""
         return {
             "type": "hello",
             "protocol": 1,
@@ -88,55 +88,55 @@ class DoorsProtocol:
             "seed": seed,
         }
 
-    def act(self, asked: Asked) -> bytes:
-        """Encode what its seats see."""
-        # Put together from ready-made text: five times as fast as encoding every number of every cell.
+    def act(self, request: StepRequest) -> bytes:
+        """Encode the request with its seats' views."""
+        # Joining prepared text is five times as fast as encoding every number of every cell.
         names, games = [json.dumps(seat) for seat in self.seats], []
-        rows = asked.seen.reshape(len(asked.seen), len(self.seats), -1).tolist()
-        for game, row in zip(asked.games.tolist(), rows, strict=True):
-            views = ",".join(f"{name}:{self._view(seen)}" for name, seen in zip(names, row, strict=True))
+        rows = request.observations.reshape(len(request.observations), len(self.seats), -1).tolist()
+        for game, row in zip(request.games.tolist(), rows, strict=True):
+            views = ",".join(f"{name}:{self._view(tokens)}" for name, tokens in zip(names, row, strict=True))
             games.append(f'{{"game":{game},"seats":{{{views}}}}}')
-        return f'{{"type":"act","step":{asked.step},"games":[{",".join(games)}]}}\n'.encode()
+        return f'{{"type":"act","step":{request.step},"games":[{",".join(games)}]}}\n'.encode()
 
-    def _view(self, seen: list[int]) -> str:
-        size, cells = self.spec.view_size, [_CELL_TEXT[code] for code in seen[:-2]]
+    def _view(self, tokens: list[int]) -> str:
+        size, cells = self.spec.view_size, [_CELL_TEXT[code] for code in tokens[:-2]]
         columns = ",".join(f"[{','.join(cells[i : i + size])}]" for i in range(0, size * size, size))
-        mission = f',"mission":{_MISSION_TEXT[seen[-1]]}' if self.spec.mission_observed else ""
-        return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
+        mission = f',"mission":{_MISSION_TEXT[tokens[-1]]}' if self.spec.mission_observed else ""
+        return f'{{"image":[{columns}],"direction":{tokens[-2]}{mission}}}'
 
     def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:  # noqa: ARG002 - see ``hears``
-        """Return the message about games (n,) that are over, and ``rewards`` (n, C) since each seat was last asked."""
+        """Return the message about ended games (n,), and ``rewards`` (n, C) since each seat's last request."""
         return {"type": "end", "games": games}
 
-    def read(self, line: bytes, asked: Asked) -> NDArray[Any]:
+    def read(self, line: bytes, request: StepRequest) -> NDArray[Any]:
         """Return the actions (n, W) of an answer. Raises :class:`ProcessError`."""
-        answer = parsed(line)
+        answer = parse(line)
         actions, self.debug = answer.get("actions"), answer.get("debug")
         if not isinstance(actions, list):
             raise unexpected("answer", '{"actions":[...]}', shown(line))
-        if len(actions) != len(asked.games):
-            raise unexpected("actions", f"one for each of the {len(asked.games)} games", len(actions))
+        if len(actions) != len(request.games):
+            raise unexpected("actions", f"one for each of the {len(request.games)} games", len(actions))
         chosen = np.tile(self.idle, (len(actions), 1))
         for k, entry in enumerate(actions):
-            for seat, action in self._by_seat(entry, asked, k).items():
-                wanted = self._take(chosen[k], self.seats.index(seat), action, asked.seen[k])
-                if wanted:
-                    raise unexpected(f"game {asked.games[k]}: {seat}", wanted, shown(json.dumps(action)))
+            for seat, action in self._by_seat(entry, request, k).items():
+                requirement = self._set_action(chosen[k], self.seats.index(seat), action, request.observations[k])
+                if requirement:
+                    raise unexpected(f"game {request.games[k]}: {seat}", requirement, shown(json.dumps(action)))
         return chosen
 
-    def _by_seat(self, entry: Any, asked: Asked, k: int) -> dict[str, Any]:
-        """Return one game's actions by seat. Raises :class:`ProcessError`: not those whose turn it is."""
-        alone = len(self.seats) == 1 and not isinstance(entry, dict)
-        by_seat = {self.seats[0]: entry} if alone else entry
-        due = [seat for seat, turn in zip(self.seats, asked.turn[k], strict=True) if turn]
-        if not isinstance(by_seat, dict) or by_seat.keys() != set(due):
-            wanted = f"an action for each of {', '.join(due)}"
-            raise unexpected(f"game {asked.games[k]}", wanted, shown(json.dumps(entry)))
+    def _by_seat(self, entry: Any, request: StepRequest, k: int) -> dict[str, Any]:
+        """Return one game's actions by seat. Raises :class:`ProcessError`: not the seats on turn."""
+        unnamed = len(self.seats) == 1 and not isinstance(entry, dict)
+        by_seat = {self.seats[0]: entry} if unnamed else entry
+        acting = [seat for seat, turn in zip(self.seats, request.turn[k], strict=True) if turn]
+        if not isinstance(by_seat, dict) or by_seat.keys() != set(acting):
+            wanted = f"an action for each of {', '.join(acting)}"
+            raise unexpected(f"game {request.games[k]}", wanted, shown(json.dumps(entry)))
         return by_seat
 
-    def _take(self, chosen: NDArray[Any], c: int, action: Any, seen: NDArray[Any]) -> str | None:  # noqa: ARG002
-        """Put the action of the ``c``-th seat into ``chosen`` (W,), or say what is expected in its place."""
-        # By type: a bool is an int to Python, and 2.0 equals 2.
+    def _set_action(self, chosen: NDArray[Any], c: int, action: Any, observation: NDArray[Any]) -> str | None:  # noqa: ARG002
+        """Write the action of the ``c``-th seat into ``chosen`` (W,), or return the requirement that it breaks."""
+        # By type: a bool is an int in Python, and 2.0 equals 2.
         if type(action) is not int or not 0 <= action < len(ACTIONS):
             return f"an integer 0 to {len(ACTIONS) - 1}"
         chosen[c] = action
@@ -144,9 +144,9 @@ class DoorsProtocol:
 
 
 class SeatsProtocol(DoorsProtocol):
-    """Protocol 2: any game with seats, as protocol 1, but that it tells numbers, legal choices and rewards.
+    """Protocol 2: any game with seats, with numbers, legal choices and rewards.
 
-    Raises ``PlayerError``: seats of a team do not act alike.
+    Raises ``PlayerError``: seats of a team have different kinds of actions.
     """
 
     hears = True
@@ -175,60 +175,60 @@ class SeatsProtocol(DoorsProtocol):
         game = place_of(self.spec).title(self.spec)
         return {"type": "hello", "protocol": 2, "game": game, "seats": seats, "games": games, "seed": seed}
 
-    def act(self, asked: Asked) -> bytes:
-        """Encode what those of its seats see whose turn it is, what is legal, and their rewards since the last time."""
-        parts = np.split(asked.seen, np.cumsum(self._sizes)[:-1], axis=1)
-        columns = [self._shown(agent.legal, part) for agent, part in zip(self._agents, parts, strict=True)]
+    def act(self, request: StepRequest) -> bytes:
+        """Encode observations, legal choices and new rewards of its seats on turn."""
+        parts = np.split(request.observations, np.cumsum(self._sizes)[:-1], axis=1)
+        columns = [self._seat_views(agent.legal, part) for agent, part in zip(self._agents, parts, strict=True)]
         games = []
-        for k, (game, paid) in enumerate(zip(asked.games.tolist(), asked.rewards.tolist(), strict=True)):
-            due = np.flatnonzero(asked.turn[k]).tolist()
-            games.append({"game": game, "seats": {self.seats[c]: {**columns[c][k], "reward": paid[c]} for c in due}})
-        return encoded({"type": "act", "step": asked.step, "games": games})
+        for k, (game, rewards) in enumerate(zip(request.games.tolist(), request.rewards.tolist(), strict=True)):
+            due = np.flatnonzero(request.turn[k]).tolist()
+            games.append({"game": game, "seats": {self.seats[c]: {**columns[c][k], "reward": rewards[c]} for c in due}})
+        return encode({"type": "act", "step": request.step, "games": games})
 
-    def _shown(self, legal: int, seen: NDArray[np.float32]) -> list[dict[str, Any]]:
-        """Return what one seat sees in each game (n, D)."""
-        numbers, flags = seen[:, : seen.shape[1] - legal], seen[:, seen.shape[1] - legal :]
+    def _seat_views(self, legal: int, observations: NDArray[np.float32]) -> list[dict[str, Any]]:
+        """Return the message parts of one seat for each game (n, D)."""
+        numbers, flags = np.split(observations, [observations.shape[1] - legal], axis=1)
         long = numbers.shape[1] > MOST_NUMBERS
-        rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers] if long else _plain(numbers)
-        may = [{"legal": np.flatnonzero(row).tolist()} if legal else {} for row in flags]
-        return [{"observation": row, **its} for row, its in zip(rows, may, strict=True)]
+        rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in numbers] if long else _to_json(numbers)
+        legal_choices = [{"legal": np.flatnonzero(row).tolist()} if legal else {} for row in flags]
+        return [{"observation": row, **choices} for row, choices in zip(rows, legal_choices, strict=True)]
 
     def end(self, games: list[int], rewards: NDArray[np.float64]) -> dict[str, Any]:
-        """Return the message about games that are over, with their last rewards."""
-        paid = [dict(zip(self.seats, row, strict=True)) for row in rewards.tolist()]
-        return {"type": "end", "games": games, "rewards": paid}
+        """Return the message about ended games, with their last rewards."""
+        by_seat = [dict(zip(self.seats, row, strict=True)) for row in rewards.tolist()]
+        return {"type": "end", "games": games, "rewards": by_seat}
 
-    def _take(self, chosen: NDArray[Any], c: int, action: Any, seen: NDArray[Any]) -> str | None:
+    def _set_action(self, chosen: NDArray[Any], c: int, action: Any, observation: NDArray[Any]) -> str | None:
         agent, own = self._agents[c], chosen[c * self._width : (c + 1) * self._width]
         space, end = agent.action_space, sum(self._sizes[: c + 1])
         if isinstance(space, spaces.Box):
-            wanted = f"{self._width} numbers from {_plain(space.low)} to {_plain(space.high)}"
+            wanted = f"{self._width} numbers from {_to_json(space.low)} to {_to_json(space.high)}"
             parts = action if isinstance(action, list) else [action]
-            # A bool is an int to Python, and no number may become infinite as float32.
-            good = all(type(part) in (int, float) and -_MOST <= part <= _MOST for part in parts)
-            own[:] = parts if good and len(parts) == self._width else np.nan
+            # A bool is an int in Python, and no number may become infinite as float32.
+            valid = all(type(part) in (int, float) and -_MOST <= part <= _MOST for part in parts)
+            own[:] = parts if valid and len(parts) == self._width else np.nan
             return None if ((own >= space.low) & (own <= space.high)).all() else wanted
         most = space.nvec - 1
         if agent.legal:
-            legal = np.flatnonzero(seen[end - agent.legal : end])
-            wanted, good = f"one of {shown(', '.join(map(str, legal)), 100)}", type(action) is int and action in legal
+            legal = np.flatnonzero(observation[end - agent.legal : end])
+            wanted, valid = f"one of {shown(', '.join(map(str, legal)), 100)}", type(action) is int and action in legal
         elif self._width == 1:
-            wanted, good = f"an integer 0 to {most[0]}", type(action) is int and 0 <= action <= most[0]
+            wanted, valid = f"an integer 0 to {most[0]}", type(action) is int and 0 <= action <= most[0]
         else:
-            wanted, good = f"{self._width} integers from 0 to {most.tolist()}", _within(action, most.tolist())
-        own[:] = action if good else 0
-        return None if good else wanted
+            wanted, valid = f"{self._width} integers from 0 to {most.tolist()}", _are_in_range(action, most.tolist())
+        own[:] = action if valid else 0
+        return None if valid else wanted
 
 
-def _within(parts: Any, most: list[int]) -> bool:
-    """Return whether ``parts`` are as many integers from 0 to ``most``."""
+def _are_in_range(parts: Any, most: list[int]) -> bool:
+    """Return whether ``parts`` are integers from 0 to ``most``, one for each."""
     if not isinstance(parts, list) or len(parts) != len(most):
         return False
-    return all(type(part) is int and 0 <= part <= its for part, its in zip(parts, most, strict=True))
+    return all(type(part) is int and 0 <= part <= highest for part, highest in zip(parts, most, strict=True))
 
 
-def _plain(numbers: NDArray[np.float32]) -> list[Any]:
-    """Return numbers as JSON shows them best: whole ones without a point."""
-    whole = np.abs(numbers) < 2**24
-    rows: list[Any] = (numbers.astype(np.int64) if (whole & (numbers == np.rint(numbers))).all() else numbers).tolist()
+def _to_json(numbers: NDArray[np.float32]) -> list[Any]:
+    """Return numbers for JSON: integers without a decimal point."""
+    exact = np.abs(numbers) < 2**24
+    rows: list[Any] = (numbers.astype(np.int64) if (exact & (numbers == np.rint(numbers))).all() else numbers).tolist()
     return rows

@@ -1,7 +1,7 @@
-"""Plays the networks of a folder that `multigrid-rl export --agent` wrote; its copy there is called ``agent.py``.
+"""Plays the networks of a folder that `multigrid-rl export --agent` wrote; its copy there is ``agent.py``.
 
-It needs torch, safetensors, gymnasium and what the networks' own files import, and nothing of multigrid_rl: a change of
-that package, or the time that it takes to start, is no risk in a cup. Messages: docs/agents.md.
+It needs torch, safetensors, gymnasium and the imports of the networks' files, but not multigrid_rl: changes and start
+time of that package are no risk in a cup. Messages: docs/agents.md.
 """
 
 import importlib
@@ -22,45 +22,45 @@ NETWORKS_FILE = "networks.json"
 
 
 class Player:
-    """One network on the seats that it plays, with its memory of all games.
+    """One network on its seats, with its memory of all games.
 
     Args:
         row: of ``networks.json``.
-        reads: what the network reads.
-        outputs: of the network.
+        space: of the network's observations.
+        outputs: number of the network's outputs.
         seats: one, or all seats of a team for which it acts at once.
-        games: how many are played.
+        games: their number.
     """
 
     def __init__(
-        self, row: dict[str, Any], reads: spaces.Space[Any], outputs: int, seats: list[str], games: int
+        self, row: dict[str, Any], space: spaces.Space[Any], outputs: int, seats: list[str], games: int
     ) -> None:
         module, _, name = row["class"].partition(":")
         generator = torch.Generator().manual_seed(0)
-        self.network = getattr(importlib.import_module(module), name)(reads, outputs, tuple(row["hidden"]), generator)
+        self.network = getattr(importlib.import_module(module), name)(space, outputs, tuple(row["hidden"]), generator)
         self.network.load_state_dict(load_file(HOME / row["weights"]))
         self.network.eval()
         self.row, self.seats, self.actions = row, seats, row["actions"]
         self.memory = torch.zeros(games, self.network.state_size)
 
-    def outputs(self, seen: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+    def outputs(self, observations: torch.Tensor, numbers: list[int]) -> torch.Tensor:
         """Return the network's outputs (n, outputs) in the games ``numbers``."""
         outputs: torch.Tensor
         with torch.inference_mode():
             if self.memory.shape[1]:
-                outputs, _, self.memory[numbers] = self.network(seen, self.memory[numbers])
+                outputs, _, self.memory[numbers] = self.network(observations, self.memory[numbers])
             else:
-                outputs = self.network.logits(seen)
+                outputs = self.network.logits(observations)
         return outputs
 
 
-def drawn(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def draw(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return one choice for each row (n, choices)."""
     return torch.multinomial(torch.softmax(logits.double(), dim=1), 1, generator=generator)
 
 
 class DoorsPlayer(Player):
-    """Plays red/blue doors (protocol 1); ``mirrored``: it was trained on the other side of the board."""
+    """Plays red/blue doors (protocol 1); ``mirrored``: trained on the other side of the board."""
 
     def __init__(
         self, row: dict[str, Any], tables: dict[str, Any], seats: list[str], games: int, *, mirrored: bool
@@ -77,22 +77,22 @@ class DoorsPlayer(Player):
         """Return the actions of each game, by seat."""
         tokens = np.concatenate([self._tokens([game["seats"][seat] for game in games]) for seat in self.seats], axis=1)
         outputs = self.outputs(torch.from_numpy(tokens), [game["game"] for game in games])
-        chosen = drawn(outputs.reshape(-1, self.actions), generator).reshape(len(games), len(self.seats))
+        chosen = draw(outputs.reshape(-1, self.actions), generator).reshape(len(games), len(self.seats))
         return [dict(zip(self.seats, row, strict=True)) for row in chosen.tolist()]
 
     def _tokens(self, views: list[dict[str, Any]]) -> NDArray[np.uint8]:
-        """Return what one seat sees (games, tokens): cells, heading, mission."""
+        """Return the tokens of one seat (games, tokens): cells, heading, mission."""
         image = np.array([view["image"] for view in views])
         cells = self.codes[tuple(np.moveaxis(image, -1, 0))].reshape(len(views), -1)
         heading = np.array([view["direction"] for view in views], np.uint8)
-        if self.mirrored:  # from the other side the colours change places, and headings turn by two
+        if self.mirrored:  # for the other side: swapped colours, headings turned by two
             cells, heading = self.swapped[cells], self.turned[heading]
         mission = np.array([self.missions.index(view.get("mission", self.missions[0])) for view in views], np.uint8)
         return np.column_stack([cells, heading, mission])
 
 
 class NumbersPlayer(Player):
-    """Plays one seat of a game whose observations are numbers (protocol 2)."""
+    """Plays one seat of a game with numeric observations (protocol 2)."""
 
     def __init__(self, row: dict[str, Any], seats: list[str], games: int) -> None:
         acts, self.size = row["actions"], row["size"]
@@ -102,20 +102,20 @@ class NumbersPlayer(Player):
         super().__init__(row, spaces.Box(-np.inf, np.inf, (self.size,)), outputs, seats, games)
 
     def act(self, games: list[dict[str, Any]], generator: torch.Generator) -> list[dict[str, Any]]:
-        """Return the actions of each game, by seat; nothing where it is another's turn."""
+        """Return the actions of each game by seat; empty at another seat's turn."""
         (seat,) = self.seats
-        due = [k for k, game in enumerate(games) if seat in game["seats"]]
+        acting = [k for k, game in enumerate(games) if seat in game["seats"]]
         actions: list[dict[str, Any]] = [{} for _ in games]
-        if due:
-            seen = torch.from_numpy(np.stack([self._numbers(games[k]["seats"][seat]) for k in due]))
-            outputs = self.outputs(seen, [games[k]["game"] for k in due])
-            for k, row in zip(due, self._chosen(outputs, generator), strict=True):
+        if acting:
+            observations = torch.from_numpy(np.stack([self._numbers(games[k]["seats"][seat]) for k in acting]))
+            outputs = self.outputs(observations, [games[k]["game"] for k in acting])
+            for k, row in zip(acting, self._chosen(outputs, generator), strict=True):
                 actions[k][seat] = row
         return actions
 
     def _numbers(self, view: dict[str, Any]) -> NDArray[np.float32]:
-        seen = view["observation"]
-        numbers = np.frombuffer(b64decode(seen), "<f4") if isinstance(seen, str) else np.array(seen, np.float32)
+        values = view["observation"]
+        numbers = np.frombuffer(b64decode(values), "<f4") if isinstance(values, str) else np.array(values, np.float32)
         flags = np.zeros(self.size - len(numbers), np.float32)
         flags[view.get("legal", [])] = 1.0
         return np.concatenate([numbers, flags])
@@ -129,33 +129,33 @@ class NumbersPlayer(Player):
             inside = raw if self.row["bound"] == "clip" else low + (share + 1) / 2 * (high - low)
             bounded = np.clip(inside, np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf))
             return list(bounded.tolist())
-        parts = [drawn(part, generator) for part in torch.split(outputs, self.parts, dim=1)]
+        parts = [draw(part, generator) for part in torch.split(outputs, self.parts, dim=1)]
         chosen: list[Any] = torch.cat(parts, dim=1).tolist()
         return chosen if len(self.parts) > 1 else [row[0] for row in chosen]
 
 
 def players_of(hello: dict[str, Any]) -> list[Any]:
-    """Return the players of the seats that the first message names."""
+    """Return the players of the seats in the first message."""
     tables = json.loads((HOME / NETWORKS_FILE).read_text(encoding="utf-8"))
     players: list[Any] = []
     seats = list(hello["seats"])
     while seats:
         other = seats[0].replace("red", "blue") if seats[0].startswith("red") else seats[0].replace("blue", "red")
-        own = [row for row in tables["networks"] if seats[0] in row["seats"]]
-        rows = own or [row for row in tables["networks"] if other in row["seats"]]
+        trained = [row for row in tables["networks"] if seats[0] in row["seats"]]
+        rows = trained or [row for row in tables["networks"] if other in row["seats"]]
         if not rows:
             sys.exit(f"no network in this folder plays {seats[0]}")
-        taken, seats = seats[: rows[0]["members"]], seats[rows[0]["members"] :]
+        played, seats = seats[: rows[0]["members"]], seats[rows[0]["members"] :]
         if hello["protocol"] > 1:
-            players.append(NumbersPlayer(rows[0], taken, hello["games"]))
+            players.append(NumbersPlayer(rows[0], played, hello["games"]))
         else:
-            players.append(DoorsPlayer(rows[0], tables, taken, hello["games"], mirrored=not own))
+            players.append(DoorsPlayer(rows[0], tables, played, hello["games"], mirrored=not trained))
     return players
 
 
 def main() -> None:
     """Read one message a line, answer with one line."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a network's file prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of a network's file is no answer
     torch.set_num_threads(1)
     players: list[Any] = []
     generator = torch.Generator()

@@ -1,8 +1,8 @@
 """A player as an ONNX file (https://onnx.ai), for programs without torch: browsers, other languages, small machines.
 
-Inputs: ``observation`` (N, D), int32 tokens or float32 numbers, and ``memory`` (N, S) of a network that has one: zeros
-where an episode begins. Outputs: ``action``, the likeliest, as the environment takes it; ``outputs`` (N, K), logits or
-what the head's distribution is made of, for who draws; the next ``memory``. The card stands in the file's metadata.
+Inputs: ``observation`` (N, D), int32 tokens or float32 numbers, and for a recurrent network ``memory`` (N, S): zeros
+at an episode's start. Outputs: ``action``, the likeliest, in the environment's form; ``outputs`` (N, K), logits or
+parameters of the head's distribution, for drawing; the next ``memory``. The file's metadata contains the card.
 """
 
 import warnings
@@ -28,14 +28,14 @@ from multigrid_rl.types import SeatView
 
 #: Version of ONNX's operators: old enough for every runtime of the last years.
 OPSET = 17
-#: Observations that a file is checked with, and how far its numbers may lie from torch's: last bits of a diffusion's
-#: first step grow over the others.
+#: Number of observations in a file's check, and tolerance to torch's numbers: rounding errors of a diffusion's first
+#: step grow in later ones.
 CHECKED, CLOSE = 256, 1e-3
 _SUFFIX = ".onnx"
 
 
-class Playing(nn.Module):
-    """What a player computes in one step, as the file does."""
+class PlayerStep(nn.Module):
+    """The computation of a player's step, for export."""
 
     def __init__(self, player: FrozenPlayer) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Playing(nn.Module):
         self.takes = None if player.card is None else player.card.taken
 
     def forward(self, observation: Tensor, *memory: Tensor) -> tuple[Tensor, ...]:
-        """Return the likeliest actions, the policy's outputs, and the next memory where there is one."""
+        """Return the likeliest actions, the policy's outputs, and a recurrent network's next memory."""
         if memory:
             outputs, _, *memory = self.network(observation, *memory)
         else:
@@ -51,7 +51,7 @@ class Playing(nn.Module):
         return self._taken(self._likeliest(outputs)), outputs, *memory
 
     def _taken(self, actions: Tensor) -> Tensor:
-        """Return actions as the environment takes them: ``TakenSignature`` in torch."""
+        """Return actions in the environment's form: ``TakenSignature`` in torch."""
         if self.takes is None:
             return actions
         rows = actions.reshape(-1, *self.takes.shape)
@@ -61,25 +61,26 @@ class Playing(nn.Module):
 
     def _likeliest(self, outputs: Tensor) -> Tensor:
         """Return (N,) or (N, C) choices or (N, A) numbers: ``mode`` and ``bounded`` of the distribution, in torch."""
-        its = self.distribution
-        if isinstance(its, Categorical):
-            chosen = torch.stack([part.argmax(1) for part in torch.split(outputs, list(its.choices), dim=1)], 1)
-            return chosen[:, 0] if its.components == 1 else chosen
-        if not isinstance(its, Gaussian | Head):
-            raise PlayerError(expected("distribution", "one of this package's", type(its).__name__))
-        low, high = torch.from_numpy(its.low), torch.from_numpy(its.high)
-        if isinstance(its, Head):
-            actions = its.likeliest(outputs)
+        distribution = self.distribution
+        if isinstance(distribution, Categorical):
+            parts = torch.split(outputs, list(distribution.choices), dim=1)
+            chosen = torch.stack([part.argmax(1) for part in parts], 1)
+            return chosen[:, 0] if distribution.components == 1 else chosen
+        if not isinstance(distribution, Gaussian | Head):
+            raise PlayerError(expected("distribution", "one of this package's", type(distribution).__name__))
+        low, high = torch.from_numpy(distribution.low), torch.from_numpy(distribution.high)
+        if isinstance(distribution, Head):
+            actions = distribution.likeliest(outputs)
         else:
-            actions = outputs[:, : its.width]
-            if its.bound != "clip":
-                share = torch.tanh(actions) if its.bound == "tanh" else actions.clamp(-3, 3) / 3
+            actions = outputs[:, : distribution.width]
+            if distribution.bound != "clip":
+                share = torch.tanh(actions) if distribution.bound == "tanh" else actions.clamp(-3, 3) / 3
                 actions = low + (share + 1) / 2 * (high - low)
         return torch.minimum(torch.maximum(actions, low), high)
 
 
-def one_of(homes: Mapping[str, Path], seat: str | None) -> Path:
-    """Return the one player's folder among those of a team's seats. Raises ``PlayerError``."""
+def player_folder(homes: Mapping[str, Path], seat: str | None) -> Path:
+    """Return the folder of one player, by seat if there are several. Raises ``PlayerError``."""
     if "" in homes:
         return homes[""]
     if seat is None or seat not in homes:
@@ -88,10 +89,10 @@ def one_of(homes: Mapping[str, Path], seat: str | None) -> Path:
 
 
 def write_onnx(source: Path, target: Path) -> str:
-    """Write the player of a folder as a file and check it in onnxruntime; returns what was checked.
+    """Write the player of a folder as a file and check it in onnxruntime; returns a line about the check.
 
     Raises ``ConfigError``: not the name of a new file, or the libraries are missing; ``PlayerError``: a damaged
-    player, or a network of a user's own that has no such form.
+    player, or a network that torch cannot export.
     """
     if missing := [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]:
         wanted = f"onnx and onnxruntime: {install_command('onnx')}"
@@ -103,35 +104,35 @@ def write_onnx(source: Path, target: Path) -> str:
 
     card = read_card(source)
     player = FrozenPlayer.of(card, read_network(source, card))
-    playing, rows = Playing(player).eval(), _examples(player, card.observation.categories, card.observation.size or 0)
+    step, rows = PlayerStep(player).eval(), _examples(player, card.observation.categories, card.observation.size or 0)
     names = ["memory"] * bool(player.network.state_size)
     axes = {name: {0: "games"} for name in ("observation", "action", "outputs", *names, *(f"next_{n}" for n in names))}
-    beside: dict[str, Any] = {"input_names": ["observation", *names], "dynamic_axes": axes, "opset_version": OPSET}
-    beside["output_names"] = ["action", "outputs", *(f"next_{name}" for name in names)]
+    options: dict[str, Any] = {"input_names": ["observation", *names], "dynamic_axes": axes, "opset_version": OPSET}
+    options["output_names"] = ["action", "outputs", *(f"next_{name}" for name in names)]
     file: Any = BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
-        # The exporter of TorchScript: the newer one needs two more packages, and writes the same for such networks.
+        # TorchScript's exporter: the newer one needs two more packages and writes the same for these networks.
         warnings.simplefilter("ignore")
         try:
-            torch.onnx.export(playing, tuple(row[:2] for row in rows), file, dynamo=False, **beside)
-        except MISTAKES as error:  # a network of the user's own may raise anything
+            torch.onnx.export(step, tuple(row[:2] for row in rows), file, dynamo=False, **options)
+        except MISTAKES as error:  # a user's network may raise anything
             raise PlayerError(expected(source, "a network that torch can export", one_line(error)[:200])) from error
     model = onnx.load_model_from_string(file.getvalue())
     onnx.helper.set_model_props(
         model, {"card": card.model_dump_json(exclude_none=True), "seats": ", ".join(card.seats)}
     )
-    whole = model.SerializeToString()
-    session = onnxruntime.InferenceSession(whole, providers=["CPUExecutionProvider"])
-    share, apart = compare(session, player, rows)
+    content = model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    share, difference = compare(session, player, rows)
     if share < 1:
-        got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {apart:.2g})"
+        got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {difference:.2g})"
         raise PlayerError(expected(source, "a network that computes the same in onnxruntime", got))
-    write_atomic(target, whole)
+    write_atomic(target, content)
     return f"{CHECKED} random observations give the same actions in onnxruntime {onnxruntime.__version__}"
 
 
 def _examples(player: FrozenPlayer, categories: list[int] | None, size: int) -> list[Tensor]:
-    """Return random observations, and memories where there are any."""
+    """Return random observations, and memories of a recurrent network."""
     rng = np.random.default_rng(0)
     if categories is not None:
         rows: Any = rng.integers(0, categories, (CHECKED, len(categories))).astype(np.int32)
@@ -145,17 +146,16 @@ def _examples(player: FrozenPlayer, categories: list[int] | None, size: int) -> 
 
 
 def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[float, float]:
-    """Return the share of rows whose actions are the player's own, and how far outputs and memories lie apart."""
+    """Return the share of rows with equal actions, and the largest difference of outputs and memories."""
     names = [one.name for one in session.get_inputs()]
-    action, outputs, *after = session.run(None, {name: row.numpy() for name, row in zip(names, rows, strict=True)})
-    seen = rows[0].numpy().astype(np.uint8) if rows[0].dtype == torch.int32 else rows[0].numpy()
-    state = rows[1] if len(rows) > 1 else player.initial_state(len(seen))
-    wanted, state = player.outputs(SeatView(seen, None, 0), state)
-    own = player.native_actions(player.distribution.mode(wanted))
+    action, outputs, *memories = session.run(None, {name: row.numpy() for name, row in zip(names, rows, strict=True)})
+    observations = rows[0].numpy().astype(np.uint8) if rows[0].dtype == torch.int32 else rows[0].numpy()
+    state = rows[1] if len(rows) > 1 else player.initial_state(len(observations))
+    expected_outputs, state = player.outputs(SeatView(observations, None, 0), state)
+    actions = player.native_actions(player.distribution.mode(expected_outputs))
     if player.card is not None and player.card.taken is not None:
-        own = player.card.taken(own)
-    same = action == own if own.dtype.kind in "iu" else np.isclose(action, own, rtol=CLOSE, atol=CLOSE)
-    apart = [
-        np.abs(a - b).max() for a, b in zip((outputs, *after), (wanted, *([state.numpy()] * len(after))), strict=True)
-    ]
-    return float(same.reshape(len(seen), -1).all(axis=1).mean()), float(max(apart))
+        actions = player.card.taken(actions)
+    same = action == actions if actions.dtype.kind in "iu" else np.isclose(action, actions, rtol=CLOSE, atol=CLOSE)
+    pairs = zip((outputs, *memories), (expected_outputs, *([state.numpy()] * len(memories))), strict=True)
+    differences = [np.abs(a - b).max() for a, b in pairs]
+    return float(same.reshape(len(observations), -1).all(axis=1).mean()), float(max(differences))

@@ -1,9 +1,9 @@
-"""An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
+"""An external agent's process: exchanges lines within a time limit, and ends without a trace.
 
-Time is its own: what its processes compute, and sleep while it is asked. It stands still while it is not.
+Its time is the computing of its processes, and their sleep during a request; between requests they are stopped.
 
-It is held within limits of time, memory, processes, files and output: against accidents. Against malice it has a
-sandbox, see ``sandbox.py``: no network, and no sight of this machine's files and processes.
+Limits of time, memory, processes, files and output guard against accidents, a sandbox against malice, see
+``sandbox.py``: without network, and without this machine's files and processes.
 """
 
 import os
@@ -20,33 +20,33 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from multigrid_rl.competition.folders import FolderPart, Scratch
-from multigrid_rl.competition.sandbox import Limits, family_of, launched, parents_of_all, sandboxed
+from multigrid_rl.competition.sandbox import Limits, family_of, launch_command, parents_of_all, uses_sandbox
 from multigrid_rl.text import shown
 from multigrid_rl.types import RunError
 
-#: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
+#: Maximum bytes of an answer, its end of line included: 50 times an answer for 200 games of a team of two.
 MAX_LINE = 1_000_000
 _NOTHING = memoryview(b"")
 _CHUNK = 65_536
-_STDERR_TAIL = 4_096  # bytes of stderr that are kept
-_CHECK_S = 0.1  # between two checks of what it uses, which take some milliseconds each
-_LOOK_S = 0.02  # between two looks whether it computes or sleeps
-#: What is not late by the agent's own time is waited for so many times as long; then the machine was too busy.
+_STDERR_TAIL = 4_096  # stored bytes of stderr
+_CHECK_S = 0.1  # between two checks of its usage, which take some milliseconds each
+_LOOK_S = 0.02  # between two samples of whether it computes or sleeps
+#: Maximum wall-clock time of an answer as a multiple of its time limit; then the machine was too busy.
 WAITING = 5
 _TICKS = os.sysconf("SC_CLK_TCK")
-_GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
+_GRACE_S = 0.5  # to exit by itself after "bye", and after its output ended
 _MEMORY = Path("/proc/meminfo")
 _BY_SIGNAL = 128
-#: What may wait in an open file, a socket or a pipe, which no process owns; so many files count for nothing.
+#: Maximum buffer of an open file, a socket or a pipe, which no process owns; number of files that do not count.
 _FILE_BYTES, _FREE_FILES = 212_992, 64
-#: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
+#: Maximum of all its processes together: each of a thousand may stay within the limits of one.
 MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
 
 
 class ProcessError(RuntimeError):
-    """The process failed, or answered something else; the message is one line that says how.
+    """The process failed or answered wrongly; the message is one line.
 
-    ``words`` are its end: what the process itself wrote, which may be anything.
+    ``words``: the end of the message, which the process wrote and which may be anything.
     """
 
     def __init__(self, message: str = "", words: str = "") -> None:
@@ -55,34 +55,34 @@ class ProcessError(RuntimeError):
 
 
 def unexpected(key: str, wanted: str, got: object) -> ProcessError:
-    """Return the error of an answer that was not ``wanted``; ``got`` is its own, in one line."""
+    """Return the error of an answer that was not ``wanted``; ``got`` is the answer in one line."""
     return ProcessError(f"{key}: expected {wanted}", f", got {got}")
 
 
 class TooSlowError(ProcessError):
-    """The process did not answer within its own time."""
+    """The process did not answer within its time limit."""
 
 
 class BusyError(RunError):
-    """A process had no time of its own: the machine was too busy, or kept from it. Nobody is at fault."""
+    """A process got too little computing time, as the machine was too busy. Nobody is at fault."""
 
 
 class AgentProcess:
-    """A running agent, in a copy of the files ``parts`` of its folder that ends with it: it may write there.
+    """A running agent in a temporary, writable copy of the files ``parts`` of its folder.
 
-    Memory and files are limited here, time in :meth:`ask`; ``seed`` is of its hash function where it is Python. ``pid``
-    is of the process that all its others come from, ``took_s`` the seconds of its own that the last answer took. Raises
-    ``PlayerError``: there is no sandbox, and it is not trusted; ``ScratchError``: there is no room for a copy.
+    Memory and files are limited here, time in :meth:`ask`. ``seed``: of Python's hash function. ``pid``: of the
+    process that starts all others. ``took_s``: the agent's seconds for the last answer. Raises ``PlayerError``: there
+    is no sandbox, and the agent is not trusted; ``ScratchError``: there is no room for a copy.
     """
 
     def __init__(self, command: Sequence[str], parts: Iterable[FolderPart], limits: Limits, seed: int) -> None:
-        scratch = Scratch()  # first: without room for it the sandbox cannot be tried either
-        in_sandbox = sandboxed()
+        scratch = Scratch()  # first: the test of the sandbox needs room, too
+        in_sandbox = uses_sandbox()
         with ExitStack() as stack:
             stack.callback(scratch.close)
             folder, home = scratch.filled("agent", parts), scratch.filled("home")
             self._process = subprocess.Popen(
-                launched(command, folder, limits, in_sandbox=in_sandbox),
+                launch_command(command, folder, limits, in_sandbox=in_sandbox),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -105,14 +105,14 @@ class AgentProcess:
         self._selector.register(self._stderr, selectors.EVENT_READ)
         self._inbox = bytearray()
         self._stderr_tail = b""
-        # Also called when this object is forgotten, or Python ends.
+        # Also called when this object is garbage-collected, or Python ends.
         self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
 
     def ask(self, message: bytes, seconds: float) -> bytes:
-        """Write ``message`` and return the next line of the answer, without its end; afterwards the process is stopped.
+        """Write ``message`` and return the answer's line without its end; then stop the process.
 
-        Raises ``TooSlowError``: no answer within ``seconds`` of its own; ``BusyError``: nor within :data:`WAITING`
-        times as many by the clock; ``ProcessError``: one that is too long or several lines, or its end.
+        Raises ``TooSlowError``: no answer within ``seconds`` of the agent's time; ``BusyError``: none within
+        :data:`WAITING` times as many by the clock; ``ProcessError``: a too long answer, several lines, or an exit.
         """
         self._signal(signal.SIGCONT)
         before, asleep = self._usage.computed_s, 0.0
@@ -120,22 +120,22 @@ class AgentProcess:
             self._pump(_NOTHING, 0.0)
             if self._inbox:
                 raise unexpected("output", "nothing before it is asked", shown(bytes(self._inbox)))
-            rest, begin, over = memoryview(message), time.monotonic(), False
-            while not over:
-                looked = time.monotonic()
-                if looked - begin >= WAITING * seconds:
+            rest, begin, answered = memoryview(message), time.monotonic(), False
+            while not answered:
+                look_s = time.monotonic()
+                if look_s - begin >= WAITING * seconds:
                     raise BusyError(f"no answer within {WAITING * seconds:g} s, as the machine was too busy")
                 rest = self._pump(rest, _LOOK_S)
                 sleeps = (rest or b"\n" not in self._inbox) and not self._usage.computes()
                 if sleeps:
-                    rest = self._pump(rest, 0.0)  # as it does when it has just answered
-                over = not rest and b"\n" in self._inbox
+                    rest = self._pump(rest, 0.0)  # an answer may have just arrived
+                answered = not rest and b"\n" in self._inbox
                 if (excess := self._usage.excess()) is not None:
                     raise ProcessError(excess)
                 if len(self._inbox) > MAX_LINE:
                     raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
-                asleep += time.monotonic() - looked if sleeps and not over else 0.0
-                if not over and self._usage.computed() - before + asleep >= seconds:
+                asleep += time.monotonic() - look_s if sleeps and not answered else 0.0
+                if not answered and self._usage.computed() - before + asleep >= seconds:
                     raise TooSlowError
         finally:
             self._signal(signal.SIGSTOP)
@@ -149,12 +149,12 @@ class AgentProcess:
         return line
 
     def _signal(self, number: int) -> None:
-        """Send a signal to all its processes: none leaves their group, see ``launch.py``."""
+        """Send a signal to all its processes: none can leave their group, see ``launch.py``."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def close(self, farewell: bytes = b"") -> None:
-        """End the process and everything that it started. With a ``farewell`` it may leave by itself first."""
+        """End the process and everything that it started. After a ``farewell`` it has time to exit by itself."""
         if not self._end.alive:
             return
         if farewell:
@@ -172,10 +172,10 @@ class AgentProcess:
                 self._pump(_NOTHING, left)
                 self._inbox.clear()
         except ProcessError:
-            return  # it left
+            return  # it exited
 
     def _pump(self, rest: memoryview, seconds: float) -> memoryview:
-        """Write what can be written of ``rest``, read what there is; waits for at most ``seconds``."""
+        """Write a part of ``rest`` and read output, waiting at most ``seconds``; returns the unwritten rest."""
         if rest:
             self._selector.register(self._stdin, selectors.EVENT_WRITE)
         ready = {key.fileobj for key, _ in self._selector.select(seconds)}
@@ -196,14 +196,14 @@ class AgentProcess:
         return rest
 
     def _read_stderr(self) -> bool:
-        """Keep the end of what it wrote to stderr; says whether there was anything."""
+        """Store the end of its stderr; returns whether there was new text."""
         data = self._stderr.read(_CHUNK) or b""
         self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL:]
         return bool(data)
 
     def _exit_reason(self) -> ProcessError:
-        if self._usage.found is not None:
-            return ProcessError(self._usage.found)
+        if self._usage.fault is not None:
+            return ProcessError(self._usage.fault)
         try:
             status: int | None = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -211,23 +211,23 @@ class AgentProcess:
         while self._read_stderr():
             pass
         if self._in_sandbox and status is not None and status > _BY_SIGNAL:
-            status = _BY_SIGNAL - status  # as the sandbox, like a shell, says it
+            status = _BY_SIGNAL - status  # the sandbox reports signals like a shell
         if status is None:
-            how = "closed its output"
+            reason = "closed its output"
         elif status < 0:
             names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(-status, f'signal {-status}')}"
+            reason = f"was killed by {names.get(-status, f'signal {-status}')}"
         else:
-            how = f"exited with status {status}"
+            reason = f"exited with status {status}"
         lines = [line for line in self._stderr_tail.splitlines() if line.strip()]
-        return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
+        return ProcessError(reason, f": {shown(lines[-1], 200)}" if lines else "")
 
 
 def _environment(home: str, seed: int, *, in_sandbox: bool) -> dict[str, str]:
-    # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
-    # A sandbox has the system's folders alone, and whose others there are is nobody's business.
-    others = "/usr/local/bin:/usr/bin:/bin" if in_sandbox else os.environ.get("PATH", os.defpath)
-    path = os.pathsep.join([str(Path(sys.executable).parent), others])
+    # First the folder of this interpreter: an agent's `python3` then has the packages of this project.
+    # A sandbox has only the system's folders, and its PATH reveals no others.
+    path_folders = "/usr/local/bin:/usr/bin:/bin" if in_sandbox else os.environ.get("PATH", os.defpath)
+    path = os.pathsep.join([str(Path(sys.executable).parent), path_folders])
     return {
         "PATH": path,
         "LANG": "C.UTF-8",
@@ -235,78 +235,78 @@ def _environment(home: str, seed: int, *, in_sandbox: bool) -> dict[str, str]:
         "TMPDIR": home,
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": str(seed % 2**32),
-        "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is
+        "PYTHONDONTWRITEBYTECODE": "1",  # keeps the folder's hash
     }
 
 
 def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch, usage: "Usage") -> None:
     """Kill the process group, close pipes, wait for the process, remove its folder."""
-    usage.watched.discard(usage)
-    with process, suppress(ProcessLookupError):  # all of it left already
+    usage.running.discard(usage)
+    with process, suppress(ProcessLookupError):  # all processes exited already
         os.killpg(process.pid, signal.SIGKILL)
     selector.close()
     scratch.close()
 
 
 class Usage:
-    """Watches the processes of one agent, all of which come from ``pid``, and what is written in its sandbox.
+    """Watches the processes of one agent, all started from ``pid``, and the files in its sandbox.
 
     Attributes:
-        found: what there was too much of, in words.
-        computed_s: what :meth:`computed` returned last.
-        watched: of all agents that run.
+        fault: the exceeded limit in words, or ``None``.
+        computed_s: the last result of :meth:`computed`.
+        running: the instances of all running agents.
     """
 
-    watched: ClassVar[set["Usage"]] = set()
+    running: ClassVar[set["Usage"]] = set()
 
     def __init__(self, pid: int, limits: Limits) -> None:
         self.pid, self.limits = pid, limits
-        self.found: str | None = None
+        self.fault: str | None = None
         self._next = 0.0
         self._pids = {pid}
         self._total, self.computed_s = 0.0, 0.0
         self._reserve = _free_memory() // 10
-        self.watched.add(self)
+        self.running.add(self)
 
     def excess(self) -> str | None:
-        """Return what there is too much of, in words; checks only if some time has passed."""
+        """Return the exceeded limit in words, or ``None``; checks at most every ``_CHECK_S`` seconds."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _CHECK_S
-            self.found = self.found or self._excess()
-            if _free_memory() < self._reserve and not any(its.found for its in self.watched):
+            self.fault = self.fault or self._excess()
+            if _free_memory() < self._reserve and not any(usage.fault for usage in self.running):
                 self._end_largest()
-        return self.found
+        return self.fault
 
     def computed(self) -> float:
-        """Return the seconds that its processes have computed. What ends and nobody waits for is lost."""
-        total = sum(map(_computed, self._pids))
+        """Return the computing seconds of its processes; those of unawaited ended processes are lost."""
+        total = sum(map(_computed_seconds, self._pids))
         self.computed_s += max(total - self._total, 0.0)
         self._total = total
         return self.computed_s
 
     def computes(self) -> bool:
-        """Return whether one of its threads computes, or waits for a core."""
+        """Return whether one of its threads computes or waits for a core."""
         return any(b") R " in status for pid in self._pids for status in _statuses(pid))
 
     def _excess(self) -> str | None:
         pids = self._pids = self._processes()
         if len(pids) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
-        if sum(len(_listed(pid, "task")) for pid in pids) > MAX_THREADS:
+        if sum(len(_list_of_process(pid, "task")) for pid in pids) > MAX_THREADS:
             return f"more than {MAX_THREADS} threads"
-        waiting = _FILE_BYTES * max(sum(len(_listed(pid, "fd")) for pid in pids) - _FREE_FILES, 0)
+        waiting = _FILE_BYTES * max(sum(len(_list_of_process(pid, "fd")) for pid in pids) - _FREE_FILES, 0)
         if sum(map(_memory, pids)) + waiting > self.limits.memory_mb * 2**20:
             return f"more than {self.limits.memory_mb} MB of memory in all processes"
-        size, files = _within(pids, self.limits.disk_mb * 2**20)
+        size, files = _disk_usage(pids, self.limits.disk_mb * 2**20)
         if size > self.limits.disk_mb * 2**20:
             return f"more than {self.limits.disk_mb} MB of files"
         return f"more than {MAX_FILES} files" if files > MAX_FILES else None
 
     def _end_largest(self) -> None:
-        """End the agent that holds the most before the kernel ends processes of its own choice, the referee's too."""
-        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self.watched)
-        largest.found = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
+        """End the agent with the most memory before the kernel kills any process, such as the referee."""
+        held, _, largest = max((sum(map(_memory, usage._processes())), usage.pid, usage) for usage in self.running)
+        largest.fault = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
         with suppress(ProcessLookupError):
             os.killpg(largest.pid, signal.SIGKILL)
 
@@ -315,54 +315,54 @@ class Usage:
 
 
 def _free_memory() -> int:
-    """Return bytes that programs can still have; 0 where that is not known."""
+    """Return the bytes available to programs; 0 if unknown."""
     with suppress(OSError):
         if found := re.search(r"MemAvailable: +(\d+) kB", _MEMORY.read_text()):
             return 1024 * int(found[1])
     return 0
 
 
-def _computed(pid: int) -> float:
-    """Return the seconds that a process, and those of its children for which it has waited, have computed."""
-    with suppress(OSError):  # it left
+def _computed_seconds(pid: int) -> float:
+    """Return the computing seconds of a process and its awaited children."""
+    with suppress(OSError):  # it exited
         times = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:15]
         return sum(map(int, times)) / _TICKS
     return 0.0
 
 
-def _listed(pid: int, what: str) -> list[str]:
+def _list_of_process(pid: int, kind: str) -> list[str]:
     """Return the threads (``task``) or open files (``fd``) of a process."""
-    with suppress(OSError):  # it left
-        return os.listdir(f"/proc/{pid}/{what}")  # noqa: PTH208 - thousands of them
+    with suppress(OSError):  # it exited
+        return os.listdir(f"/proc/{pid}/{kind}")  # noqa: PTH208 - thousands of them
     return []
 
 
 def _statuses(pid: int) -> Iterator[bytes]:
-    with suppress(OSError):  # it left
-        for task in _listed(pid, "task"):
+    with suppress(OSError):  # it exited
+        for task in _list_of_process(pid, "task"):
             yield Path(f"/proc/{pid}/task/{task}/stat").read_bytes()
 
 
 def _memory(pid: int) -> int:
-    """Return bytes that a process holds: its own, and its share of what it has in common with others but for files."""
+    """Return the bytes of a process: private ones, and its share of shared ones, without files."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
-    except PermissionError:  # it hides from its own user: all that it has counts
+    except PermissionError:  # it hides from its user: all its memory counts
         with suppress(OSError, ValueError, IndexError):
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        pass  # it left
+        pass  # it exited
     return 0
 
 
-def _within(pids: Iterable[int], room: int) -> tuple[int, int]:
-    """Return bytes and files of a sandbox's own file system of ``room`` bytes, seen through a process in it."""
+def _disk_usage(pids: Iterable[int], room: int) -> tuple[int, int]:
+    """Return used bytes and files of a sandbox's file system of ``room`` bytes, through one of its processes."""
     for pid in pids:
-        with suppress(OSError):  # it left
-            found = os.statvfs(f"/proc/{pid}/root/tmp")
-            if found.f_blocks * found.f_frsize == room:
-                # What is full is too much, if only by the byte that did not fit.
-                full = found.f_bavail == 0
-                return room + full - found.f_bavail * found.f_frsize, found.f_files - found.f_ffree
+        with suppress(OSError):  # it exited
+            status = os.statvfs(f"/proc/{pid}/root/tmp")
+            if status.f_blocks * status.f_frsize == room:
+                # A full file system counts as one byte too much: the one that did not fit.
+                full = status.f_bavail == 0
+                return room + full - status.f_bavail * status.f_frsize, status.f_files - status.f_ffree
     return 0, 0

@@ -1,4 +1,4 @@
-"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, ranks. Pure."""
+"""Tables of a cup from its pairings: Bradley-Terry ratings with bootstrap intervals, ranks. Pure."""
 
 import hashlib
 import json
@@ -15,10 +15,10 @@ from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
-    Earned,
     EntryResult,
     Fault,
     PairResult,
+    ReturnsRow,
     SideResult,
     Standing,
     Surprise,
@@ -26,10 +26,10 @@ from multigrid_rl.evaluation.cup_results import (
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.metrics import interval_of, wilson_interval
 
-#: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
+#: Per pair of entries: wins, draws and losses of ``one`` over both sides for each game number, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
 
-#: How far a pair's interval may lie from the share that the other games predict.
+#: Maximum distance of a pair's interval from the share that the other games predict.
 SURPRISE = 0.2
 
 
@@ -57,7 +57,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
 def _fit(names: list[str], pairs: list[tuple[str, str]], samples: list[NDArray[np.int64]]) -> NDArray[np.float64]:
     """Fit ratings (samples, len(names)) to wins, draws and losses (pairs, 3) of the first of each pair.
 
-    Each group of entries that games join has a mean of 1000: nothing says which group is stronger.
+    Each group of entries connected by games has a mean of 1000: groups are not comparable.
     """
     one, two = np.array([[names.index(name) for name in pair] for pair in pairs], np.intp).T
     group = np.arange(len(names))
@@ -80,20 +80,20 @@ _PLAYED, _FORFEITED = "RBD", "rb"
 _DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 
 
-def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
+def tabulate(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
     """Compute the results of a cup from its pairings."""
     finished = {name for p in pairings if p.count(_PLAYED) for name in p.names}
     ranked = [entry.name for entry in entries if entry.name in finished]
-    # A walk-over is no win, and must not raise the rating of the opponent.
+    # A walk-over is no win and must not raise the opponent's rating.
     counted = [p for p in pairings if p.names <= finished]
-    between = {
+    by_pair = {
         (one, two): [pairing for pairing in counted if pairing.names == {one, two}]
         for one, two in (combinations(ranked, 2) if config.rated else ())
     }
-    pairs = [_pair(one, two, both) for (one, two), both in between.items()]
+    pairs = [_pair(one, two, matched) for (one, two), matched in by_pair.items()]
     games = {}
-    for (one, two), both in between.items():  # in each game number, both sides together
-        counts = [[[letter in wanted for wanted in _letters(p, one)] for letter in p.outcomes] for p in both]
+    for (one, two), matched in by_pair.items():  # in each game number, both sides together
+        counts = [[[letter in wanted for wanted in _letters(p, one)] for letter in p.outcomes] for p in matched]
         games[one, two] = np.asarray(np.sum(counts, axis=0, dtype=np.int64))
     # The bootstrap's seed is a hash of the results: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
@@ -113,7 +113,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         versions=versions,
         teams=_teams(config),
         rated=config.rated,
-        returns=[] if config.rated else _earned(ranked, counted, config),
+        returns=[] if config.rated else _returns_table(ranked, counted, config),
     )
     digest = hashlib.sha256(found.model_dump_json().encode())
     for pairing in pairings:
@@ -124,15 +124,15 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
 def surprises(pairs: list[PairResult], games: PairGames) -> list[Surprise]:
     """Return the pairs whose result contradicts the ratings from all other games, the largest contradiction first.
 
-    Style alone makes small differences significant, so only one of :data:`SURPRISE` beyond the interval counts. What
-    was found is left out of the ratings for the rest: one false result would make others look false.
+    Style alone makes small differences significant, so only one of :data:`SURPRISE` beyond the interval counts. Found
+    pairs are left out of the ratings for the rest: one false result would make others look false.
     """
     found: list[Surprise] = []
-    left = [pair for pair in pairs if pair.games]
-    while left:
-        worst = max(left, key=partial(_contradiction, shares=_expected_shares(left, left, games)))
-        left.remove(worst)
-        shares = _expected_shares([worst], left, games)
+    remaining = [pair for pair in pairs if pair.games]
+    while remaining:
+        worst = max(remaining, key=partial(_contradiction, shares=_expected_shares(remaining, remaining, games)))
+        remaining.remove(worst)
+        shares = _expected_shares([worst], remaining, games)
         if not shares or _contradiction(worst, shares) <= SURPRISE:
             break
         found.append(Surprise(one=worst.one, two=worst.two, share=worst.share, expected=shares[worst.one, worst.two]))
@@ -147,7 +147,7 @@ def _contradiction(pair: PairResult, shares: Mapping[tuple[str, str], float]) ->
 def _expected_shares(
     pairs: list[PairResult], rated: list[PairResult], games: PairGames
 ) -> dict[tuple[str, str], float]:
-    """Return the share of points of ``one`` for each of ``pairs`` by ratings from ``rated``, where those rate both."""
+    """Return the expected share of points of ``one`` in each of ``pairs`` with ratings from ``rated``."""
     keys = [(pair.one, pair.two) for pair in rated]
     names = sorted({name for key in keys for name in key})
     if not names:
@@ -159,39 +159,39 @@ def _expected_shares(
 
 
 def rules(config: CupConfig) -> list[str]:
-    """Return the rules of playing and ranking, a sentence each."""
+    """Return the rules of playing and ranking, one sentence each."""
     words, sides, games = config.place.words, len(config.sides), config.games
-    same = f"(seed and numbers), so all entries meet the same {words.identical}."
-    alone = [f"Every entry plays {games} episodes without another; all play the same ones {same}"]
-    met = [
+    shared_games = f"(seed and numbers), so all entries meet the same {words.identical}."
+    single_rules = [f"Every entry plays {games} episodes without another; all play the same ones {shared_games}"]
+    pair_rules = [
         f"Every entry meets every other from {words.sides}, {games} games on each; all pairings play the same games "
-        f"{same}"
+        f"{shared_games}"
     ]
     if sides > 2:
-        met += ["In each pairing one of the two sits on one side alone, the other on all others."]
-    won = (
+        pair_rules += ["In each pairing one of the two sits on one side alone, the other on all others."]
+    winning = (
         words.win if sides == 2 else "Who sits alone wins if it earns more than more of the others than it earns less."
     )
-    late = (
+    faults = (
         "An entry that cannot be loaded does not play. One that exits, answers late or wrongly, or breaks a limit "
         "forfeits the unfinished games of that pairing. After three such pairings, or after more than "
         f"{config.cup_s:g} s for its starts and answers in the whole cup, it forfeits all the rest. "
     )
     if not config.rated:
         return [
-            *(met if sides > 1 else alone),
+            *(pair_rules if sides > 1 else single_rules),
             "The result of an entry is the mean of its returns, with the 95 % interval of the mean over game numbers.",
             "Ranking is by that mean; an entry that forfeited a game is ranked behind all that forfeited none.",
-            f"{late}Forfeited games are in no mean.",
+            f"{faults}Forfeited games are in no mean.",
         ]
     return [
-        *met,
-        f"{won} A win is 1 point, a draw 1/2.",
+        *pair_rules,
+        f"{winning} A win is 1 point, a draw 1/2.",
         "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
         "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
         "Ranking is by rating. Equal ratings are decided by points in the games between them, then by more wins, "
         "then by the larger margin of returns; entries that are still equal share the rank.",
-        f"{late}Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was "
+        f"{faults}Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was "
         "forfeited to it or by it does not count.",
         "Intervals of shares are Wilson's, 95 %.",
     ]
@@ -201,29 +201,31 @@ def _teams(config: CupConfig) -> list[str]:
     return list(config.sides) if len(config.sides) <= 2 else ["alone", "others"]
 
 
-def _earned(names: list[str], pairings: list[Pairing], config: CupConfig) -> list[Earned]:
+def _returns_table(names: list[str], pairings: list[Pairing], config: CupConfig) -> list[ReturnsRow]:
     """Return the table of mean returns, the best first."""
     rows = []
     for name in names:
-        own = [(p, p.side or _teams(config)[0], p.return_red) for p in pairings if p.red == name]
-        own += [(p, _teams(config)[1], p.return_blue) for p in pairings if p.blue == name]
-        played = np.array([[letter in _PLAYED for letter in p.outcomes] for p, *_ in own])
-        earned = np.where(played, np.array([values for *_, values in own]), np.nan)
-        by_side = {side: [row for (_, at, _), row in zip(own, earned, strict=True) if at == side] for _, side, _ in own}
-        sides = {side: np.concatenate(of) for side, of in by_side.items()} if len(by_side) > 1 else {}
+        played_sides = [(p, p.side or _teams(config)[0], p.return_red) for p in pairings if p.red == name]
+        played_sides += [(p, _teams(config)[1], p.return_blue) for p in pairings if p.blue == name]
+        played = np.array([[letter in _PLAYED for letter in p.outcomes] for p, *_ in played_sides])
+        earned = np.where(played, np.array([values for *_, values in played_sides]), np.nan)
+        by_side: dict[str, list[NDArray[np.float64]]] = {}
+        for (_, side, _), row in zip(played_sides, earned, strict=True):
+            by_side.setdefault(side, []).append(row)
+        sides = {side: np.concatenate(values) for side, values in by_side.items()} if len(by_side) > 1 else {}
         columns = earned[:, played.any(axis=0)]
         mean, low, high = interval_of(np.nanmean(columns, axis=0))
         rows.append(
-            Earned(
+            ReturnsRow(
                 rank=0,
                 name=name,
                 mean=round(mean, 6),
                 low=round(low, 6),
                 high=round(high, 6),
                 games=int(played.sum()),
-                forfeited=sum(p.count("r" if name == p.red else "b") for p, *_ in own),
-                length_mean=_mean([length for p, *_ in own for length in _played(p.length, p)]),
-                sides={side: _mean(of[np.isfinite(of)].tolist()) for side, of in sides.items()},
+                forfeited=sum(p.count("r" if name == p.red else "b") for p, *_ in played_sides),
+                length_mean=_mean([length for p, *_ in played_sides for length in _unforfeited(p.length, p)]),
+                sides={side: _mean(values[np.isfinite(values)].tolist()) for side, values in sides.items()},
             )
         )
     rows.sort(key=lambda row: (row.forfeited > 0, -row.mean, row.name))
@@ -236,7 +238,7 @@ def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
 
 
 def _totals(name: str, pairings: list[Pairing]) -> dict[str, Any]:
-    """Add up the pairings of ``name``: counts, and its mean margin of returns over games played to the end."""
+    """Add up the pairings of ``name``: counts, and its mean margin of returns over finished games."""
     win, draw, loss = (sum(p.count(_letters(p, name)[k]) for p in pairings) for k in range(3))
     margins: list[float] = []
     for p in pairings:
@@ -250,7 +252,7 @@ def _mean(values: list[float] | list[int]) -> float:
     return round(float(np.mean(values)), 6) if values else 0.0
 
 
-def _played(values: list[float] | list[int], pairing: Pairing) -> list[float]:
+def _unforfeited(values: list[float] | list[int], pairing: Pairing) -> list[float]:
     return [value for value, letter in zip(values, pairing.outcomes, strict=True) if letter in _PLAYED]
 
 
@@ -266,7 +268,7 @@ def _pair(one: str, two: str, both: list[Pairing]) -> PairResult:
         share=points / games if games else 0.5,
         low=low,
         high=high,
-        length_mean=_mean([length for p in both for length in _played(p.length, p)]),
+        length_mean=_mean([length for p in both for length in _unforfeited(p.length, p)]),
     )
 
 
@@ -280,9 +282,9 @@ def _side(pairing: Pairing) -> SideResult:
         draw=draw,
         blue_win=loss,
         forfeited=pairing.count(_FORFEITED),
-        length_mean=_mean(_played(pairing.length, pairing)),
-        return_red=_mean(_played(pairing.return_red, pairing)),
-        return_blue=_mean(_played(pairing.return_blue, pairing)),
+        length_mean=_mean(_unforfeited(pairing.length, pairing)),
+        return_red=_mean(_unforfeited(pairing.return_red, pairing)),
+        return_blue=_mean(_unforfeited(pairing.return_blue, pairing)),
         side=pairing.side,
     )
 
@@ -303,33 +305,33 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
 
 
 def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:
-    own = {name: [p for p in pairings if name in (p.red, p.blue)] for name in names}
-    totals = {name: _totals(name, own[name]) for name in names}
+    by_entry = {name: [p for p in pairings if name in (p.red, p.blue)] for name in names}
+    totals = {name: _totals(name, by_entry[name]) for name in names}
     rating = {name: round(rated[name].value, 2) for name in names}
     places: dict[str, tuple[float, ...]] = {}
     for name in names:
         tied = {other for other in names if rating[other] == rating[name]}
-        between = _totals(name, [p for p in own[name] if {p.red, p.blue} <= tied])
-        places[name] = rating[name], between["win"] + between["draw"] / 2, totals[name]["win"], totals[name]["margin"]
+        tie = _totals(name, [p for p in by_entry[name] if {p.red, p.blue} <= tied])
+        places[name] = rating[name], tie["win"] + tie["draw"] / 2, totals[name]["win"], totals[name]["margin"]
     order = sorted(names, key=lambda name: (*(-part for part in places[name]), name))
     standings: list[Standing] = []
     for number, name in enumerate(order):
         decided_by = "last"
         if number + 1 < len(order):
             parts = zip(_DECIDERS, places[name], places[order[number + 1]], strict=True)
-            decided_by = next((decider for decider, mine, other in parts if mine != other), "nothing")
-        shares = number > 0 and standings[-1].decided_by == "nothing"
+            decided_by = next((decider for decider, upper, other in parts if upper != other), "nothing")
+        tied_rank = number > 0 and standings[-1].decided_by == "nothing"
         total = totals[name]
         standings.append(
             Standing(
-                rank=standings[-1].rank if shares else number + 1,
+                rank=standings[-1].rank if tied_rank else number + 1,
                 name=name,
                 rating=rating[name],
                 low=round(rated[name].low, 2),
                 high=round(rated[name].high, 2),
                 points=total["win"] + total["draw"] / 2,
                 **total,
-                forfeited=sum(p.count("r" if name == p.red else "b") for p in own[name]),
+                forfeited=sum(p.count("r" if name == p.red else "b") for p in by_entry[name]),
                 decided_by=decided_by,
             )
         )

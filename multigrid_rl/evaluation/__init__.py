@@ -1,1 +1,1 @@
-"""Playing exported policies again, and comparing runs over seeds. No Ray."""
+"""Evaluation of exported policies, and comparison of runs over seeds, without Ray."""

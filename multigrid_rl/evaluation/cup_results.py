@@ -1,4 +1,4 @@
-"""Results of a cup as plain data: ``results.json``, which a cup writes and its page shows."""
+"""Results of a cup as data: ``results.json``, which a cup writes and its page shows."""
 
 from collections.abc import Callable, Sequence
 from math import nan
@@ -12,26 +12,26 @@ from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
-#: Of the file that is written; older ones are read.
+#: Format of written files; older ones can be read.
 FORMAT = 2
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-#: Of an interval; NaN, which is null in the file, where a single game has none.
+#: Bound of an interval; NaN, null in the file, for a single game.
 Bound = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(lambda given: nan if given is None else given)]
 
 
 def unless(default: Any) -> Callable[[Any], bool]:
-    """Return whether a newer field is left out of a file: at its default, as in files of earlier versions."""
+    """Return a test that leaves a newer field at its default out of a file, as in earlier versions."""
     return lambda value: bool(value == default)
 
 
 class Fault(Strict):
     """Games that an entry forfeited for one reason."""
 
-    red: str  # entries of the first of these pairings
+    red: str  # entries of the first such pairing
     blue: str
     pairings: Count = 1
-    games: Count  # that were forfeited
+    games: Count  # forfeited
     reason: str  # one line
 
 
@@ -41,23 +41,23 @@ class EntryResult(Strict):
     name: str
     kind: Literal["scripted", "frozen", "external", "broken"]
     sha256: str | None  # of its files; None for scripted players
-    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
+    env_steps: int | None = None  # of a league's snapshot: training steps of the learner
     about: str  # one line: network and training of a frozen player, command of an external one
-    problem: str | None = None  # why it could not play at all
-    same_as: list[str] = Field(default=[])  # players that it is a copy of, or nearly one, with how far they are apart
+    problem: str | None = None  # the reason why it could not play
+    same_as: list[str] = Field(default=[])  # originals of this copy or near copy, with their difference
     faults: list[Fault] = Field(default=[])
-    seconds: float | None = None  # an agent: what its starts and answers took
+    seconds: float | None = None  # an agent: seconds of its starts and answers
 
     @property
     def reason(self) -> str:
-        """Why it could not play, or first forfeited."""
+        """The reason why it could not play, or first forfeited."""
         return self.problem or next((fault.reason for fault in self.faults), "")
 
 
 class Standing(Strict):
     """One row of the table."""
 
-    rank: int  # from 1; entries that no rule separates share it
+    rank: int  # from 1; shared by entries that no rule separates
     name: str
     rating: float  # Bradley-Terry on the Elo scale, mean of the cup 1000
     low: float  # 95 % bootstrap interval
@@ -69,21 +69,21 @@ class Standing(Strict):
     loss: Count
     forfeited: Count  # of the losses
     margin: float  # mean difference of the returns, own minus opponent's, over games that were not forfeited
-    decided_by: str  # what ranks it above the next: "rating", or a tie rule
+    decided_by: str  # criterion against the next entry: "rating", or a tie rule
 
 
-class Earned(Strict):
-    """One row of the table where nobody wins: returns decide."""
+class ReturnsRow(Strict):
+    """One row of the table of a game without winners: returns decide."""
 
-    rank: int  # from 1; equal entries share it
+    rank: int  # from 1; shared by equal entries
     name: str
-    mean: float  # return over all games that were not forfeited, with its 95 % interval over game numbers
+    mean: float  # return over unforfeited games, with its 95 % interval over game numbers
     low: Bound
     high: Bound
     games: Count
-    forfeited: Count  # beside these games; who forfeited any is ranked behind all who forfeited none
+    forfeited: Count  # additional games; entries with any rank behind all entries without
     length_mean: float
-    sides: dict[str, float] = Field(default={})  # mean by side, where there are several
+    sides: dict[str, float] = Field(default={})  # mean by side, for several sides
 
 
 class PairResult(Strict):
@@ -132,7 +132,7 @@ class Surprise(Strict):
     one: str
     two: str
     share: Share  # points of `one` per game
-    expected: Share  # by ratings from all games but those of this pair
+    expected: Share  # by ratings from all games except this pair's
 
 
 class CupResults(Strict):
@@ -142,7 +142,7 @@ class CupResults(Strict):
     scenario: str
     games_per_side: int
     seed: int
-    rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
+    rules: list[str]  # one sentence each: playing, scoring, ranking, ties, faults
     entries: list[EntryResult]
     standings: list[Standing]
     unranked: list[str] = Field(default=[])  # entries without a finished game: they are in no other table
@@ -150,16 +150,16 @@ class CupResults(Strict):
     sides: list[SideResult]
     cycles: list[list[str]] = Field(default=[], exclude=True)  # of files of format 1
     surprises: list[Surprise] = Field(default=[])
-    games: list[AnyRecord]  # to look at; `label` says why
+    games: list[AnyRecord]  # for replay; `label` names the reason
     versions: dict[str, str]
-    sha256: str = ""  # over all that is here and every pairing's file
-    #: What the first side and the other are called; one name where nobody meets.
+    sha256: str = ""  # over this data and every pairing's file
+    #: Names of the first side and the other; one name in a game with one side.
     teams: list[str] = Field(default=["red", "blue"], exclude_if=unless(["red", "blue"]))
     rated: bool = Field(default=True, exclude_if=unless(True))  # entries win against each other; else returns decide
-    returns: list[Earned] = Field(default=[], exclude_if=unless([]))  # in place of standings and pairs
+    returns: list[ReturnsRow] = Field(default=[], exclude_if=unless([]))  # in place of standings and pairs
 
     @property
-    def table(self) -> Sequence[Standing | Earned]:
+    def table(self) -> Sequence[Standing | ReturnsRow]:
         """The ranked entries, the best first."""
         return self.standings if self.rated else self.returns
 

@@ -1,4 +1,4 @@
-"""Fresh episodes of a judged player, in batches, and their tables: no training, no Ray."""
+"""Fresh episodes of a judged player in batches, and their tables, without training and Ray."""
 
 import time
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from multigrid_rl.world.events import BEHAVIOUR
 Mode = Literal["stochastic", "argmax"]
 MODES: tuple[Mode, ...] = ("stochastic", "argmax")
 
-#: Which games of each part are kept, from the best to the worst.
-KEPT = ("best", "median", "worst")
+#: Labels of the stored games of each part, from the best to the worst.
+GAME_LABELS = ("best", "median", "worst")
 
-#: Games are played in batches of so many: their actions stay small in memory, however many games there are.
+#: Games in a batch: limits the memory for actions.
 BATCH = 4096
 
 
@@ -36,7 +36,7 @@ class PlayedPart:
     """Episodes of one mode and side."""
 
     mode: Mode  # how the judged player acted; all others sampled actions
-    lineup: Lineup  # which player was on which seat
+    lineup: Lineup  # the player of each seat
     played: tuple[EpisodeBatch, ...]  # in batches; game ``k`` of all is row ``k - b * BATCH`` of batch ``b``
 
     @property
@@ -45,20 +45,20 @@ class PlayedPart:
         return EpisodeTable.concatenate([played.table for played in self.played])
 
     @property
-    def own(self) -> list[int]:
+    def judged_columns(self) -> list[int]:
         """Columns of the judged player's seats."""
-        return [self.lineup.specs.seats.index(seat) for seat in self.lineup.own]
+        return [self.lineup.specs.seats.index(seat) for seat in self.lineup.judged_seats]
 
     @property
     def returns(self) -> NDArray[np.float64]:
         """Returns (M,) of the judged player's seats, summed."""
-        return np.asarray(self.table.returns[:, self.own].sum(axis=1))
+        return np.asarray(self.table.returns[:, self.judged_columns].sum(axis=1))
 
     @property
     def results(self) -> NDArray[np.int8]:
         """1 for a win of the judged player's team, 0 for a draw, -1 for a loss (M,), from the win flag."""
-        own, winner = self.lineup.specs.team_names.index(self.lineup.team), self.table.winner
-        return np.where(winner < 0, 0, np.where(winner == own, 1, -1)).astype(np.int8)
+        team, winner = self.lineup.specs.team_names.index(self.lineup.team), self.table.winner
+        return np.where(winner < 0, 0, np.where(winner == team, 1, -1)).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Evaluation:
     target: Target
     seed: int  # with a game's number it decides everything random in it; modes and sides share seed and numbers
     parts: tuple[PlayedPart, ...]  # one for each mode and side
-    seconds: float  # that playing took, start-up of games not counted
+    seconds: float  # of playing, without the start-up of games
 
 
 def evaluate(
@@ -82,10 +82,10 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` whole episodes in each mode, shared out among the sides, by default the target's.
 
-    With ``keep`` those of Gymnasium are kept, too, for :func:`kept_games`: each is its environment's first.
+    ``keep``: store episodes of Gymnasium, too, for :func:`labelled_games`: each is its environment's first.
 
     Raises ``ConfigError``, ``PlayerError``: no such mode or side, fewer episodes than sides, a player that cannot be
-    used; ``RunError``: an episode that never ends.
+    used; ``RunError``: an endless episode.
     """
     for mode in modes:
         if mode not in MODES:
@@ -100,7 +100,7 @@ def evaluate(
         for team, games in zip(teams, shares, strict=False)
     ]
     for _, _, lineup in lineups:
-        if lineup.numbered:  # kernels are compiled or loaded here: that is start-up
+        if lineup.numbered:  # start-up: kernels are compiled or loaded here
             lineup.play(1, seed=seed)
     began = time.perf_counter()
     parts = []
@@ -115,7 +115,7 @@ def evaluate(
 
 
 def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Play a run's policy against each player of a list that its scenario holds out; returns their shares by name.
+    """Play a run's policy against each held-out player of its scenario; returns outcome shares by name.
 
     Raises ``ConfigError``, ``PlayerError``: no run, or a player that cannot be used.
     """
@@ -127,16 +127,16 @@ def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed:
 
 
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
-    """Measure the returns of fresh episodes, by mode, for a player's card."""
-    found: dict[str, Returns] = {}
+    """Measure the returns of fresh episodes by mode, for a player's card."""
+    returns: dict[str, Returns] = {}
     for part in evaluate(target, episodes=episodes, seed=seed).parts:
         mean, low, high = interval_of(part.returns)
-        found[part.mode] = Returns(episodes=part.table.episodes, mean=mean, low=low, high=high, seed=seed)
-    return found
+        returns[part.mode] = Returns(episodes=part.table.episodes, mean=mean, low=low, high=high, seed=seed)
+    return returns
 
 
 def report(evaluation: Evaluation) -> dict[str, Any]:
-    """Return everything but the single episodes: ``summary.json``."""
+    """Return the content of ``summary.json``: everything except single episodes."""
     parts = evaluation.parts
     return {
         "format": 1,
@@ -164,15 +164,15 @@ def report(evaluation: Evaluation) -> dict[str, Any]:
 def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     """Return shares and means of some parts together with 95 % intervals; parts of different sides may be mixed.
 
-    Returns are those of the judged player's own seats, summed. Shares of wins are there where somebody can win.
+    Returns are sums over the judged player's seats. Games with winners have shares of wins.
     """
     specs = parts[0].lineup.specs
     row: dict[str, Any] = {"episodes": sum(part.table.episodes for part in parts)}
     row |= _outcomes([part.results for part in parts]) if specs.has_winner else {}
-    row |= _mean("return", np.concatenate([part.returns for part in parts]))
-    row |= _mean("length", np.concatenate([part.table.length for part in parts]))
+    row |= _mean_row("return", np.concatenate([part.returns for part in parts]))
+    row |= _mean_row("length", np.concatenate([part.table.length for part in parts]))
     if specs.has_winner:
-        # Against each player of a pool: the games in which it sat on a seat of the other team.
+        # Results against each player of a pool that sat on a seat of the other team.
         rivals: dict[str, list[NDArray[np.int8]]] = {}
         for part in parts:
             for name, games in games_against(part.table, part.lineup.specs, part.lineup.team).items():
@@ -181,9 +181,9 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     if specs.events:
         row["events"] = {}
         for name in BEHAVIOUR:
-            events = [part.table.events[:, part.own, specs.events.index(name)].sum(axis=1) for part in parts]
+            events = [part.table.events[:, part.judged_columns, specs.events.index(name)].sum(axis=1) for part in parts]
             row["events"][name] = float(np.concatenate(events).mean())
-    return row | _columns_of(parts)
+    return row | _column_metrics(parts)
 
 
 def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
@@ -197,56 +197,56 @@ def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
     return row
 
 
-def _mean(name: str, values: NDArray[Any]) -> dict[str, Any]:
+def _mean_row(name: str, values: NDArray[Any]) -> dict[str, Any]:
     mean, low, high = interval_of(values)
     return {f"{name}_mean": mean, f"{name}_interval": [low, high]}
 
 
-def _columns_of(parts: Sequence[PlayedPart]) -> dict[str, Any]:
-    """Return the metrics of groups that have columns of their own, for each of the judged player's seats and teams."""
-    found: dict[str, list[NDArray[Any]]] = {}
+def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
+    """Return the metrics of groups with columns in the table, for the judged player's seats and team."""
+    samples: dict[str, list[NDArray[Any]]] = {}
     for part in parts:
-        who = (*part.lineup.own, part.lineup.team)
+        seats_and_team = (*part.lineup.judged_seats, part.lineup.team)
         for group in groups("metrics"):
             if group.column and group.samples is not None:
-                for name, sample in group.samples(part.table, part.lineup.specs, who).items():
-                    found.setdefault(name, []).append(sample.values)
-    rows = {name: interval_of(np.concatenate(values)) for name, values in found.items()}
+                for name, sample in group.samples(part.table, part.lineup.specs, seats_and_team).items():
+                    samples.setdefault(name, []).append(sample.values)
+    rows = {name: interval_of(np.concatenate(values)) for name, values in samples.items()}
     metrics = {name: {"mean": mean, "interval": [low, high]} for name, (mean, low, high) in rows.items()}
     return {"metrics": metrics} if metrics else {}
 
 
 def seat_returns(part: PlayedPart) -> dict[str, float]:
-    """Return the mean return of each own seat."""
-    means = part.table.returns.mean(axis=0)
-    return {seat: float(means[column]) for seat, column in zip(part.lineup.own, part.own, strict=True)}
+    """Return the mean return of each of the judged player's seats."""
+    means = part.table.returns.mean(axis=0)[part.judged_columns]
+    return dict(zip(part.lineup.judged_seats, map(float, means), strict=True))
 
 
-def kept_games(evaluation: Evaluation) -> list[Any]:
-    """Return best, median and worst game of each part (of ``replays``), by the own return, then by length.
+def labelled_games(evaluation: Evaluation) -> list[Any]:
+    """Return best, median and worst game of each part, by the judged player's return, then by length.
 
-    Of Gymnasium none where :func:`evaluate` was not asked to keep them.
+    Episodes of Gymnasium need ``keep`` of :func:`evaluate`.
     """
     games = []
     for part in evaluation.parts:
         if not (part.lineup.numbered or part.played[0].actions.size):
             continue
-        length, own = part.table.length, part.returns
-        # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
-        ranked = np.lexsort((np.where(own > 0, -length, length), own))
-        for label, place in zip(KEPT, (-1, len(ranked) // 2, 0), strict=True):
+        length, returns = part.table.length, part.returns
+        # A good game is won fast, a bad one lost fast: the longest games of equal returns rank in the middle.
+        ranked = np.lexsort((np.where(returns > 0, -length, length), returns))
+        for label, rank in zip(GAME_LABELS, (-1, len(ranked) // 2, 0), strict=True):
             title = f"{label} ({part.mode}, {part.lineup.team})"
-            games.append(record_of(evaluation.target, part, int(ranked[place]), evaluation.seed, title))
+            games.append(record_of(evaluation.target, part, int(ranked[rank]), evaluation.seed, title))
     return games
 
 
 def record_of(target: Target, part: PlayedPart, number: int, seed: int, label: str) -> Any:
-    """Return the record (of ``replays``) of a game of a part, or of an episode of Gymnasium that was kept."""
+    """Return the record of a part's game, or of a stored episode of Gymnasium."""
     batch, row = divmod(number, part.played[0].table.episodes)
     played, players = part.played[batch], part.lineup.names
     if target.rivals:
         return record(target.spec, played, row, seed=seed, players=players, label=label)
-    assert isinstance(target.factory, GymnasiumFactory)  # the others keep none
+    assert isinstance(target.factory, GymnasiumFactory)  # others store none
     (seat,), steps = players, int(played.table.length[row])
     actions, returns = {seat: played.actions[row, :steps].tolist()}, {seat: float(played.table.returns[row, 0])}
     return EpisodeRecord(
@@ -255,7 +255,7 @@ def record_of(target: Target, part: PlayedPart, number: int, seed: int, label: s
     )  # fmt: skip
 
 
-def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
+def _episode_columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     table, games = part.table, part.table.episodes
     columns: dict[str, NDArray[Any]] = {
         "mode": np.full(games, part.mode),
@@ -278,13 +278,13 @@ def _columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDArray[Any]
 def write_episodes(evaluation: Evaluation, folder: Path) -> Path:
     """Write the table of all episodes, ``episodes.csv``, into ``folder``; returns the file.
 
-    Parts stand one after the other, games in the order of their numbers. ``seed`` and ``game`` decide the game,
-    ``result`` is that of the judged player by the win flag; then each seat's player, return and events.
+    Parts follow each other, games in the order of their numbers. ``seed`` and ``game`` determine the game, ``result``
+    is the judged player's by the win flag; then each seat's player, return and events.
     """
     # Imported here: pyarrow takes a third of a second.
     import pyarrow.csv  # noqa: PLC0415
 
-    parts = [_columns(part, evaluation) for part in evaluation.parts]
+    parts = [_episode_columns(part, evaluation) for part in evaluation.parts]
     table = pyarrow.table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     pyarrow.csv.write_csv(table, folder / "episodes.csv", pyarrow.csv.WriteOptions(quoting_style="needed"))
     return folder / "episodes.csv"

@@ -1,4 +1,4 @@
-"""Replays of single games: a game is its specification, seed, number and actions."""
+"""Records and replays of single games: specification, seed, number and actions."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -27,19 +27,19 @@ from multigrid_rl.world.state import Step
 _MOST_LISTED = 12  # games listed in a refusal
 
 
-#: Seat -> step from 0 -> what its program said of itself when it answered.
+#: Seat -> step from 0 -> note of its program's answer.
 Notes = dict[str, dict[int, str]]
 
 
 class ReplayError(ValueError):
-    """A record whose actions are not one whole game; the message is one line."""
+    """A record whose actions are not one complete game; the message is one line."""
 
 
 class GameRecord(Strict):
-    """One game, small enough for a line of text: everything random in it follows from ``seed`` and ``game``."""
+    """One game on one line of text: everything random in it follows from ``seed`` and ``game``."""
 
     format: int = Field(default=1, ge=1, le=1)
-    label: str  # reason to keep it: "best", "median", ...
+    label: str  # the reason for storing it: "best", "median", ...
     spec: GameSpec
     seed: int
     game: int = Field(ge=0)
@@ -67,7 +67,7 @@ class GameRecord(Strict):
 
 
 class ZooRecord(Strict):
-    """One game of PettingZoo's kind; everything random in it follows from ``seed`` and ``game``."""
+    """One game of PettingZoo; everything random in it follows from ``seed`` and ``game``."""
 
     format: int = Field(default=1, ge=1, le=1)
     label: str
@@ -76,9 +76,9 @@ class ZooRecord(Strict):
     seed: int
     game: int = Field(ge=0)
     players: dict[str, str]  # seat -> name of its player
-    actions: dict[str, list[Any]]  # seat -> what its ``step`` took, step after step; None where it did nothing
+    actions: dict[str, list[Any]]  # seat -> its action in each step; None without one
     returns: dict[str, float]  # by seat
-    result: str  # who won; "" where nobody can
+    result: str  # the winner; "" in games without winners
     notes: Notes = Field(default={}, exclude_if=not_)
 
     @model_validator(mode="after")
@@ -96,7 +96,7 @@ class ZooRecord(Strict):
 
 
 class EpisodeRecord(ZooRecord):
-    """One episode of Gymnasium, kept while a program shows it; no file holds any."""
+    """One episode of Gymnasium, only in memory while a program shows it."""
 
 
 def _kind(game: Any) -> str:
@@ -110,7 +110,7 @@ AnyRecord = Annotated[Annotated[GameRecord, Tag("board")] | Annotated[ZooRecord,
 class ReplayedGame(NamedTuple):
     """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` the state after step ``t``."""
 
-    cells: NDArray[np.uint8]  # (T + 1, 128) cell codes, agents not drawn in, index x * 8 + y
+    cells: NDArray[np.uint8]  # (T + 1, 128) cell codes without agents, index x * 8 + y
     position: NDArray[np.uint8]  # (T + 1, A) cell index
     heading: NDArray[np.uint8]  # (T + 1, A) 0 +x, 1 +y, 2 -x, 3 -y
     hand: NDArray[np.uint8]  # (T + 1, A) code of the carried object, EMPTY for none
@@ -123,7 +123,7 @@ class ReplayedGame(NamedTuple):
 
 
 def record(spec: Any, played: EpisodeBatch, row: int, *, seed: int, players: dict[str, str], label: str) -> Any:
-    """Return the record of one played game: a :class:`GameRecord`, or a :class:`ZooRecord`."""
+    """Return the record of a played game: a :class:`GameRecord` or a :class:`ZooRecord`."""
     about = {"label": label, "seed": seed, "game": played.first + row, "players": players}
     if played.moves:
         returns, winner = played.table.returns[row].tolist(), int(played.table.winner[row])
@@ -134,49 +134,49 @@ def record(spec: Any, played: EpisodeBatch, row: int, *, seed: int, players: dic
 
 
 def zoo_record(spec: Any, moves: list[dict[str, Any]], *, returns: list[float], winner: int, **about: Any) -> ZooRecord:
-    """Record a game of PettingZoo's kind from what each seat did in each step; ``about``: its other fields."""
+    """Return the record of a game of PettingZoo from the actions in each step; ``about``: its other fields."""
     actions = {
         seat: [np.asarray(step[seat]).tolist() if seat in step else None for step in moves] for seat in spec.seats
     }
     teams, can_win = place_of(spec).who(spec).team_names, place_of(spec).who(spec).has_winner
     result = "" if not can_win else f"{teams[winner]} wins" if winner >= 0 else "drawn"
-    paid = dict(zip(spec.seats, returns, strict=True))
-    return ZooRecord(env_id=spec.env_id, env_args=spec.env_args, actions=actions, returns=paid, result=result, **about)
+    about |= {"env_id": spec.env_id, "env_args": spec.env_args, "returns": dict(zip(spec.seats, returns, strict=True))}
+    return ZooRecord(actions=actions, result=result, **about)
 
 
 class Shot(NamedTuple):
-    """One moment of a game of PettingZoo's kind."""
+    """One moment of a game of PettingZoo."""
 
     step: int  # steps played
-    taken: dict[str, str]  # seat -> what it did in this step, by name; without those that did nothing
+    taken: dict[str, str]  # seat -> name of its action in this step; acting seats only
     totals: dict[str, float]  # seat -> return so far
-    drawn: Any  # text, or a picture (H, W, 3) uint8; None where it is not to be drawn
+    drawn: Any  # text, or a picture (H, W, 3) uint8; None without drawing
 
 
 def shots(game: ZooRecord, how: DrawMode, every: int = 1, build: Callable[..., Any] = open_game) -> Iterator[Shot]:
-    """Play a record again; yield its start, every ``every``-th step and its last one, drawn.
+    """Replay a record; yield its start, every ``every``-th step and its last one, drawn.
 
     ``build`` makes its environment, an ``envs.zoo.Game``.
 
-    Raises ``ConfigError``: it comes out otherwise, or its environment cannot be built, played or drawn.
+    Raises ``ConfigError``: another outcome, or the environment cannot be built, played or drawn.
     """
     check_env(f"game {game.game}", game.env_id, game.env_args)
     key = f"{game.env_id}: game {game.game} of seed {game.seed}"
     try:
         with closing(build(game.env_id, game.env_args, how)) as env:
             totals = dict.fromkeys(game.players, 0.0)
-            now = start_episode(env, reset_seed(game.seed, game.game, 0))
+            moment = start_episode(env, reset_seed(game.seed, game.game, 0))
             yield Shot(0, {}, dict(totals), env.drawn(how))
             for t in range(1, game.steps + 1):
-                done = {seat: game.actions[seat][t - 1] for seat in now.turn}
-                dtypes = {seat: env.spaces(seat)[1].dtype for seat in done}
-                taken = {seat: it if isinstance(it, int) else np.asarray(it, dtypes[seat]) for seat, it in done.items()}
-                names = {seat: env.named(seat, it) if isinstance(it, int) else str(it) for seat, it in taken.items()}
-                now = env.play(taken)
-                late = bool(now.turn) and t == game.env_args.get(LIMIT)
-                for seat, paid in [*now.rewards.items(), *(now.pending_rewards.items() if late else ())]:
-                    totals[seat] += paid
-                over = late or not now.turn
+                moves = {seat: game.actions[seat][t - 1] for seat in moment.turn}
+                arrays = [seat for seat, move in moves.items() if not isinstance(move, int)]
+                moves |= {seat: np.asarray(moves[seat], env.spaces(seat)[1].dtype) for seat in arrays}
+                names = {seat: str(move) if seat in arrays else env.named(seat, move) for seat, move in moves.items()}
+                moment = env.play(moves)
+                at_limit = bool(moment.turn) and t == game.env_args.get(LIMIT)
+                for seat, reward in [*moment.rewards.items(), *(moment.pending_rewards.items() if at_limit else ())]:
+                    totals[seat] += reward
+                over = at_limit or not moment.turn
                 if over != (t == game.steps):
                     break
                 if t % every == 0 or t == game.steps:
@@ -213,10 +213,10 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
 
 
 def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | None = None) -> ReplayedGame:
-    """Play a record again and keep every frame.
+    """Replay a record and return every frame.
 
-    ``shots_of``: its :func:`frames`, where the caller iterates over them as well. Raises ``ReplayError``: the game ends
-    before or after its last recorded action.
+    ``shots_of``: its :func:`frames`, if the caller uses them, too. Raises ``ReplayError``: the game ends before or
+    after its last recorded action.
     """
     shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
     moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
@@ -240,7 +240,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
 def read_games(path: Path) -> list[Any]:
     """Read a file of games (one of each kind): a list, or the ``games`` of a cup's results.
 
-    Raises ``ConfigError``: unreadable, no games in it, or a damaged one.
+    Raises ``ConfigError``: unreadable, no games, or a damaged one.
     """
     wanted = "a list of games as evaluate, cup or play --record wrote it"
     try:
@@ -260,11 +260,11 @@ def read_games(path: Path) -> list[Any]:
     return games
 
 
-# --- one of many
+# --- choice of a game
 
 
 def check_game(which: str) -> str:
-    """Return the label or number that ``which`` means among games not played yet. Raises ``ConfigError``."""
+    """Return the label or number of a future game for the option ``which``. Raises ``ConfigError``."""
     word = which.partition(" ")[0].lower()
     found = [label for label in ("best", "median", "worst") if word and label.startswith(word)]
     if word.isdecimal() or found:
@@ -273,9 +273,9 @@ def check_game(which: str) -> str:
 
 
 def choose(games: list[Any], which: str | None, source: object) -> Any:
-    """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
+    """Choose one of ``games``: by its label, its index from 0, or the beginning of its label.
 
-    ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.
+    ``best`` is the first game with a label that begins so. The default is ``best`` if there is one, else the first.
 
     Raises ``ConfigError``: no such game.
     """
@@ -287,6 +287,6 @@ def choose(games: list[Any], which: str | None, source: object) -> Any:
     matching = [game for game in games if game.label.lower().startswith((which or "best").lower())]
     if matching or which is None:
         return matching[0] if matching else games[0]
-    listed = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
+    listing = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
     more = f" and {len(games) - _MOST_LISTED} more" if len(games) > _MOST_LISTED else ""
-    raise ConfigError(expected("--game", f"{listed}{more} of {source}", which))
+    raise ConfigError(expected("--game", f"{listing}{more} of {source}", which))

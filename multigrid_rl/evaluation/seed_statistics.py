@@ -3,8 +3,8 @@
 After Agarwal, Schwarzer, Castro, Courville, Bellemare: Deep Reinforcement Learning at the Edge of the Statistical
 Precipice (NeurIPS 2021): the interquartile mean (IQM) instead of mean or median, stratified bootstrap intervals (Efron
 1979; runs are drawn anew within each task), and the probability of improvement, which is Mann and Whitney's U over the
-number of pairs. Values are in ``strata``: one array for each scenario. A value may be infinite: a run that never got
-there, worse than every other. All randomness comes from the given generator.
+number of pairs. Values are in ``strata``: one array for each scenario. An infinite value means a run that never reached
+a target, worse than every other. All randomness comes from the given generator.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ Strata = list[Array]  # values (n_s,) of each scenario, n_s >= 1
 TRIM = 0.25
 _LOW, _HIGH = 0.025, 0.975
 #: Bootstrap samples behind the band of a curve, and behind an interval that is reported.
-BAND_REPS, TOLD_REPS = 1000, 10_000
-#: Seeds from which an interval or a p is reported: of fewer, a bootstrap interval is too narrow to mean anything.
+BAND_REPS, REPORT_REPS = 1000, 10_000
+#: Minimum seeds for a reported interval or p: a bootstrap interval of fewer is meaninglessly narrow.
 ENOUGH = 5
 
 
@@ -43,8 +43,8 @@ def iqm(values: Array) -> Array:
     return np.asarray(ranked[..., cut : ranked.shape[-1] - cut].mean(axis=-1), np.float64)
 
 
-def resampled(strata: Strata, reps: int, rng: np.random.Generator) -> Array:
-    """Return bootstrap samples (reps, n): each scenario's runs drawn with replacement among themselves."""
+def resample(strata: Strata, reps: int, rng: np.random.Generator) -> Array:
+    """Return bootstrap samples (reps, n): runs drawn with replacement within each scenario."""
     return np.concatenate([values[rng.integers(len(values), size=(reps, len(values)))] for values in strata], axis=1)
 
 
@@ -57,22 +57,22 @@ def interval(value: float, samples: Array) -> Interval:
 
 def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interval:
     """Return the IQM with its stratified bootstrap interval."""
-    return interval(float(iqm(np.concatenate(strata))), iqm(resampled(strata, reps, rng)))
+    return interval(float(iqm(np.concatenate(strata))), iqm(resample(strata, reps, rng)))
 
 
-def told_median(values: Array, form: str) -> str:
-    """Say the median, its 95 % interval from :data:`ENOUGH` values on, and the range; infinite is never."""
+def median_text(values: Array, form: str) -> str:
+    """Return median, 95 % interval of at least :data:`ENOUGH` values, and range as text; infinite is "never"."""
 
-    def told(value: float) -> str:
+    def text_of(value: float) -> str:
         return format(value, form) if np.isfinite(value) else "never"
 
-    text = f"median {told(float(np.median(values)))}"
+    text = f"median {text_of(float(np.median(values)))}"
     if len(values) >= ENOUGH:
-        # The same numbers make the same interval, wherever they are reported.
-        drawn = np.median(resampled([values], TOLD_REPS, np.random.default_rng(0)), axis=1)
-        _, low, high = interval(float(np.median(values)), drawn)
-        text += f" (95 % interval {told(low)} to {told(high)})"
-    return f"{text}, {told(float(values.min()))} to {told(float(values.max()))}"
+        # A fixed seed: the same numbers have the same interval everywhere.
+        medians = np.median(resample([values], REPORT_REPS, np.random.default_rng(0)), axis=1)
+        _, low, high = interval(float(np.median(values)), medians)
+        text += f" (95 % interval {text_of(low)} to {text_of(high)})"
+    return f"{text}, {text_of(float(values.min()))} to {text_of(float(values.max()))}"
 
 
 def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator) -> Interval | None:
@@ -80,7 +80,7 @@ def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Gener
 
     ``None`` where one of them, or one of their resamples, is infinite: the difference is undefined.
     """
-    samples = np.stack([iqm(resampled(strata, reps, rng)) for strata in (ours, theirs)])
+    samples = np.stack([iqm(resample(strata, reps, rng)) for strata in (ours, theirs)])
     values = np.array([iqm(np.concatenate(strata)) for strata in (ours, theirs)])
     if not (np.isfinite(samples).all() and np.isfinite(values).all()):
         return None
@@ -107,7 +107,7 @@ def improvement_interval(
     """Return :func:`improvement` with its stratified bootstrap interval."""
     samples = np.zeros(reps)
     for a, b in zip(ours, theirs, strict=True):
-        # Counts of how often each run was drawn are enough, and need no (reps, n, m) array.
+        # The number of draws of each run is enough, and needs no (reps, n, m) array.
         drawn = [rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size=reps) for x in (a, b)]
         pairs = _better(a, b, smaller=smaller)
         samples += ((drawn[0] @ pairs) * drawn[1]).sum(axis=1) / pairs.size
@@ -115,10 +115,10 @@ def improvement_interval(
 
 
 def permutation_p(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator, *, smaller: bool) -> float:
-    """Return how often runs permuted at random differ as much in :func:`improvement` or more; two-sided.
+    """Return the share of random permutations with at least this :func:`improvement`; two-sided.
 
-    Runs are permuted within their scenario. A bootstrap interval of few runs is too narrow: of three runs against three
-    that all lie apart it has no width at all, though every tenth deal of the same six runs looks so.
+    Runs are permuted within their scenario. A bootstrap interval of few runs is too narrow: for three runs that all
+    beat three others it has no width, though every tenth permutation of the six looks so.
     """
     observed = abs(improvement(ours, theirs, smaller=smaller) - 0.5)
     permuted = np.zeros(reps)

@@ -20,22 +20,22 @@ from multigrid_rl.evaluation.seed_statistics import (
 from multigrid_rl.runs.reader import RunRecord, Series, read_run
 from multigrid_rl.text import ConfigError, expected, shown
 
-#: Environment steps until all gates were held: from a run's verdict, not from its reports.
+#: Environment steps until all gates held: from a run's verdict, not from its reports.
 HELD = "env_steps_to_held"
 #: A run's final value is the mean over the reports of its last so many environment steps, at most a tenth of its
 #: budget; a gate has its own window.
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
 MIN_RUNS = 3
-#: Paths of one machine: no difference between two runs.
+#: Paths of one machine, which make no difference between two runs.
 PRIVATE = ("run_dir", "checkpoints")
-_SHOWN_VALUE = 40  # letters
+_VALUE_LENGTH = 40  # letters
 _MOST_LISTED = 6  # differences between two sets
 
 
 @dataclass(frozen=True)
 class RunSet:
-    """Runs that are judged together; they should differ in nothing but the seed and, if there are several, scenario."""
+    """Runs of one recipe; they should differ only in the seed and, if there are several, the scenario."""
 
     name: str
     runs: tuple[RunRecord, ...]
@@ -51,7 +51,7 @@ class RunSet:
         """Name and the folders that hold the runs, or the only run, for a legend: ``A: lr-3e-4``."""
         places = [place.resolve() for place in places_of(self.runs)]
         names = [f"{place.parent.name}/{place.name}" if len(self.runs) == 1 else place.name for place in places]
-        return shown(f"{self.name}: {', '.join(names)}", _SHOWN_VALUE)
+        return shown(f"{self.name}: {', '.join(names)}", _VALUE_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class SetComparison:
 
     metric: str  # its name; :data:`HELD` for the verdict's
     smaller: bool  # whether less is better
-    ours: Interval  # IQM of A; infinite where the run in question never held
+    ours: Interval  # IQM of A; infinite where runs never held
     theirs: Interval  # the same of B
-    difference: Interval | None  # of the two IQMs; ``None`` where there is none
+    difference: Interval | None  # of the two IQMs; ``None`` if undefined
     better: Interval  # probability that a run of A is better than one of B
     p: float  # of the permutation test of ``better`` against 1/2
-    never: tuple[int, int]  # runs of A and of B that never held, of :data:`HELD` only
+    never: tuple[int, int]  # runs of A and of B that never held, only for :data:`HELD`
 
     @property
     def significant(self) -> bool:
@@ -77,7 +77,7 @@ class SetComparison:
 
 
 def find_runs(patterns: list[str]) -> list[Path]:
-    """Find run folders: each of ``patterns`` is one, contains some (at any depth), or is a glob pattern of them.
+    """Find run folders: each of ``patterns`` is one, contains some at any depth, or is a glob pattern.
 
     Raises ``ConfigError``: nothing there.
     """
@@ -96,7 +96,7 @@ def find_runs(patterns: list[str]) -> list[Path]:
 
 
 def read_set(name: str, patterns: list[str]) -> RunSet:
-    """Read the runs of a set. Raises ``ConfigError``: no run, a damaged one, or one that was interrupted."""
+    """Read the runs of a set. Raises ``ConfigError``: no run, a damaged one, or an interrupted one."""
     runs = tuple(read_run(folder) for folder in find_runs(patterns))
     for run in runs:
         check_ended(run)
@@ -110,16 +110,16 @@ def check_ended(run: RunRecord) -> None:
         raise ConfigError(expected(run.path, "a run that ended by itself", ended))
 
 
-def decisive(run: RunRecord) -> dict[str, Any]:
-    """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
+def recipe_of(run: RunRecord) -> dict[str, Any]:
+    """Return the common part of runs of one recipe: configuration without seed, commit and versions."""
     config = {key: value for key, value in run.config.items() if key not in ("seed", *PRIVATE)}
-    # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
+    # One run's results change the next one's checkout: "+changes" makes no difference.
     commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
     return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
 
 
 def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
+    """Return the different leaves of two nested mappings: (dotted key, one, other)."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = dict.fromkeys([*ours, *theirs])
         return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
@@ -127,7 +127,7 @@ def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, A
 
 
 def check_sets(ours: RunSet, theirs: RunSet) -> None:
-    """Refuse sets that cannot be compared. Raises ``ConfigError``: other scenarios, or a run on both sides."""
+    """Check that sets can be compared. Raises ``ConfigError``: other scenarios, or a run on both sides."""
     other_paths = {run.path.resolve() for run in theirs.runs}
     shared = [run.path for run in ours.runs if run.path.resolve() in other_paths]
     if shared:
@@ -138,7 +138,7 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
 
 
 def places_of(runs: Sequence[RunRecord]) -> list[Path]:
-    """Return the folders that hold the runs; of a single run its own, as another may lie beside it."""
+    """Return the folders of the runs; of a single run its folder, as its parent may contain others."""
     return [runs[0].path] if len(runs) == 1 else list(dict.fromkeys(run.path.parent for run in runs))
 
 
@@ -156,13 +156,13 @@ def seeds_of(runs: list[RunRecord]) -> list[int]:
 
 
 def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
-    """Yield notes on how comparable the sets are, one line each."""
+    """Yield notes on the comparability of the sets, one line each."""
     for runs in (ours, theirs):
         yield from _within_set(runs)
     for scenario, group in ours.by_scenario.items():
-        where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
-        changed = _differing(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
-        yield f"{ours.name} and {theirs.name} differ{where} in {changed or 'nothing that a run records'}"
+        place = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
+        changed = _describe_differences(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
+        yield f"{ours.name} and {theirs.name} differ{place} in {changed or 'nothing that a run records'}"
     all_runs = [*ours.runs, *theirs.runs]
     ends = [run.env_steps for run in all_runs]
     if max(ends) > 1.1 * min(ends):
@@ -183,15 +183,15 @@ def _within_set(runs: RunSet) -> Iterator[str]:
         if repeated:
             yield f"warning: {runs.name}: seed {repeated[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
-            changed = _differing(group[0], run, 1)
+            changed = _describe_differences(group[0], run, 1)
             if changed:
                 yield f"warning: {runs.name}: not only the seed differs: {changed} in {group[0].path} and {run.path}"
                 break
 
 
-def _differing(one: RunRecord, other: RunRecord, most: int) -> str:
-    changes = differences(decisive(one), decisive(other))
-    texts = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in changes[:most]]
+def _describe_differences(one: RunRecord, other: RunRecord, most: int) -> str:
+    changes = differences(recipe_of(one), recipe_of(other))
+    texts = [f"{key} {shown(str(a), _VALUE_LENGTH)} / {shown(str(b), _VALUE_LENGTH)}" for key, a, b in changes[:most]]
     return "; ".join(texts) + (f" and {len(changes) - most} more" if len(changes) > most else "")
 
 
@@ -199,19 +199,19 @@ def _differing(one: RunRecord, other: RunRecord, most: int) -> str:
 
 
 def final_value(series: Series, window: int) -> float:
-    """Return the mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
+    """Return the mean over the reports of a run's last ``window`` environment steps, as a gate does."""
     return float(series.values[series.env_steps > series.env_steps[-1] - window].mean())
 
 
 def final_window(run: RunRecord) -> int:
-    """Return over how many of its last environment steps a run's final value is a mean."""
+    """Return the window of a run's final value in environment steps."""
     return min(FINAL_WINDOW, int(run.config["train"].get("until", run.env_steps)) // 10)
 
 
 def directions(runs: tuple[RunRecord, ...]) -> dict[str, Literal["<=", ">="]]:
-    """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins.
+    """Return common metrics with the direction of their gate: first the gates' metrics, then shares of wins.
 
-    Environments of other packages have no seats and no wins: there it is the return of each agent.
+    Environments of other packages have no seats and no wins: their metrics are the agents' returns.
     """
     gates = [{gate.metric: gate.comparison for gate in run.gates} for run in runs]
     metrics = {m: comparison for m, comparison in gates[0].items() if all(g.get(m) == comparison for g in gates)}
@@ -220,7 +220,7 @@ def directions(runs: tuple[RunRecord, ...]) -> dict[str, Literal["<=", ">="]]:
 
 
 def _wins(run: RunRecord) -> set[str]:
-    # One seat of each learning team: its mates win with it.
+    # One seat of each learning team: its teammates win with it.
     seats = run.config["scenario"].get("seats", {})
     if not seats:
         return {name for name in run.series if name.startswith("return_mean/")} - {gate.metric for gate in run.gates}
@@ -229,16 +229,16 @@ def _wins(run: RunRecord) -> set[str]:
 
 
 def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generator) -> list[SetComparison]:
-    """Compare steps to held, where there are gates, and the final value of every common metric.
+    """Compare the steps until gates held, if there are gates, and the final value of every common metric.
 
-    Raises ``ConfigError``: the runs have nothing in common to compare.
+    Raises ``ConfigError``: the runs have no common metric.
     """
     all_runs = (*ours.runs, *theirs.runs)
     comparisons: dict[str, str] = {HELD: "<="} if all(run.gates for run in all_runs) else {}
     comparisons |= directions(all_runs)
     if not comparisons:
         raise ConfigError(expected(all_runs[0].path, "gates, or a metric that all runs report", "neither"))
-    found = []
+    rows = []
     for metric, comparison in comparisons.items():
         smaller, (a, b) = comparison == "<=", (_values(runs, metric) for runs in (ours, theirs))
         never = [int(sum(np.isinf(group).sum() for group in side)) if metric == HELD else 0 for side in (a, b)]
@@ -252,8 +252,8 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
             p=permutation_p(a, b, reps, rng, smaller=smaller),
             never=(never[0], never[1]),
         )
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _values(runs: RunSet, metric: str) -> Strata:

@@ -1,4 +1,4 @@
-"""Who is judged, where, on which sides, and who fills the other seats."""
+"""The target of an evaluation: the judged player, its environment and sides, and the other seats' players."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,73 +23,70 @@ from multigrid_rl.trust import check_code
 from multigrid_rl.types import EnvFactory, MultiAgentSpec
 
 Sides = Literal["own", "other", "red", "blue", "both"]
-#: Environments of other packages that are played side by side.
+#: Parallel environments of other packages.
 SIDE_BY_SIDE = 32
 
 
 class Lineup(NamedTuple):
-    """Who sits where in some episodes, and how they are played."""
+    """The players of all seats in some episodes, and a function that plays them."""
 
     team: str  # team of the judged player
-    own: tuple[str, ...]  # seats that it fills
+    judged_seats: tuple[str, ...]  # its seats
     specs: MultiAgentSpec  # of all seats
-    names: dict[str, str]  # seat -> its player; of several that take turns, names with weights
+    names: dict[str, str]  # seat -> its player; of alternating players, names with weights
     sha256: dict[str, list[str | None]]  # seat -> hashes of its players
-    play: Callable[..., EpisodeBatch]  # (episodes, seed=, first=, keep=): an environment for each, as long as there are
-    numbered: bool  # every episode has an environment, and with it a number, of its own
+    play: Callable[..., EpisodeBatch]  # (episodes, seed=, first=, keep=) -> played episodes
+    numbered: bool  # every episode has its own environment and number
 
 
 @dataclass(frozen=True)
 class Target:
-    """A player or a run to be judged."""
+    """A player or a run for evaluation."""
 
     name: str  # for reports
-    factory: EnvFactory  # the environments; in a game also the players of its other seats
-    refs: dict[str, str]  # seat, or agent, that it fills -> name or folder of the player for it
-    sides: Sides = "own"  # that it plays for by default
-    given: dict[str, PlayerMaker] = field(default_factory=dict)  # players that were handed over as objects, by name
+    factory: EnvFactory  # of environments; in a game with the other seats' players
+    refs: dict[str, str]  # its seat or agent -> name or folder of the player
+    sides: Sides = "own"  # its default sides
+    given: dict[str, PlayerMaker] = field(default_factory=dict)  # players passed as objects, by name
 
     @property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the environments."""
+        """Seats, teams and agents of the environments."""
         return place_of(self.spec).who(self.spec) if self.rivals else self.factory.specs
 
     @property
     def spec(self) -> Any:
-        """The game (``types.Seats``). Raises ``ConfigError`` for an environment without seats for others."""
+        """The game (``types.Seats``). Raises ``ConfigError``: an environment without opponents."""
         if not isinstance(self.factory, MatchFactory):
             raise ConfigError(expected(f"{self.name}: scenario", "a game with opponents", "an environment without"))
         return self.factory.spec
 
     @property
     def team(self) -> str:
-        """Team of the seats that it fills in the scenario."""
+        """Team of its seats in the scenario."""
         specs = self.specs
         return specs.teams[specs.seats.index(next(iter(self.refs)))] if self.rivals else specs.teams[0]
 
     @property
     def rivals(self) -> bool:
-        """Whether there are seats that others fill, and sides to play for."""
+        """Whether there are opponents and sides."""
         return isinstance(self.factory, MatchFactory)
 
     def teams(self, sides: Sides | None = None) -> tuple[str, ...]:
-        """Return the teams that it plays for with these ``sides``, its own first.
-
-        Raises ``ConfigError``: there is no such side.
-        """
+        """Return its teams for these ``sides``, its own first. Raises ``ConfigError``: there is no such side."""
         if not self.rivals:
             return (self.team,)
-        own, spec, sides = self.team, self.spec, sides or self.sides
-        other = spec.team_of(counterpart(spec, spec.seats_of(own)[0]))
-        wanted = {"own": (own,), "other": (other,), "both": (own, other)}.get(sides, (sides,))
-        if wanted != (own,) and (other == own or not set(wanted) <= {own, other}):
+        own_team, spec, sides = self.team, self.spec, sides or self.sides
+        other = spec.team_of(counterpart(spec, spec.seats_of(own_team)[0]))
+        wanted = {"own": (own_team,), "other": (other,), "both": (own_team, other)}.get(sides, (sides,))
+        if wanted != (own_team,) and (other == own_team or not set(wanted) <= {own_team, other}):
             sizes = Counter(map(spec.team_of, spec.seats))
             got = f"{sides} with {' and '.join(f'{size} {team}' for team, size in sizes.items())}"
             raise ConfigError(expected("--sides", "own, or a scenario with two teams of the same size", got))
         return wanted
 
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
-        """Return all seats when it plays for ``team``, with sampled actions or its own likeliest actions (``greedy``).
+        """Return the lineup for ``team``, with sampled or its likeliest actions (``greedy``).
 
         Raises ``PlayerError``: a player is unknown, damaged, does not fit, or has another hash.
         """
@@ -131,12 +128,12 @@ class Target:
 def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bool) -> Lineup:
     spec, catalogue = factory.spec, Catalogue(factory.checkpoints)
     catalogue.given.update(target.given)
-    own: list[str] = []
+    judged_seats: list[str] = []
     seated: Seating = {}
     for seat in spec.seats:
         place = counterpart(spec, seat) if team != target.team else seat  # its seat in the scenario
         if place in target.refs:
-            own.append(seat)
+            judged_seats.append(seat)
             seated[seat] = (catalogue.seat(target.refs[place], spec, seat, greedy=greedy),)
         else:
             seated[seat] = catalogue.load_mixture(factory.opponents[place], spec, seat, factory.hashes)
@@ -148,93 +145,93 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
     hashes = {seat: [row.sha256 for row in rows] for seat, rows in seated.items()}
 
     def play(games: int, *, seed: int, first: int = 0, keep: bool = True) -> EpisodeBatch:  # noqa: ARG001 - always kept
-        # Players anew for each call: a program plays the games of one call in one process.
+        # New players for each call: a program plays the games of one call in one process.
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
     specs = replace(place_of(spec).who(spec), pools=pools)
-    return Lineup(team, tuple(own), specs, names, hashes, play, numbered=True)
+    return Lineup(team, tuple(judged_seats), specs, names, hashes, play, numbered=True)
 
 
-# --- finding one
+# --- finding a target
 
 
 def find_target(
-    who: str,
+    reference: str,
     overrides: Sequence[str] = (),
     checkpoint: str | None = None,
     opponent: str | None = None,
     objects: Mapping[str, Any] | None = None,
 ) -> Target:
-    """Return a player or a run to be judged.
+    """Return the target for a player or a run.
 
     Args:
-        overrides: where it plays; by default in its own environment or scenario.
+        overrides: of the environment; by default its own environment or scenario.
         checkpoint: of a run; the latest by default.
         opponent: a player on every seat of the other team.
-        objects: players by name that were handed over as objects.
+        objects: players passed as objects, by name.
 
     Raises ``ConfigError``, ``PlayerError``: no such player, run or checkpoint, or one that does not fit.
     """
-    if checkpoint is not None and not is_run(who):
-        raise ConfigError(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
-    if who not in (objects or ()) and has_no_opponents(who, overrides):
+    if checkpoint is not None and not is_run(reference):
+        raise ConfigError(expected("--checkpoint", f"nothing for {reference}, which is no run", checkpoint))
+    if reference not in (objects or ()) and has_no_opponents(reference, overrides):
         if opponent is not None:
-            wanted = f"nothing for {who}, whose environment has no opponents"
+            wanted = f"nothing for {reference}, whose environment has no opponents"
             raise ConfigError(expected("--opponent", wanted, opponent))
-        return env_target(who, overrides, checkpoint)
-    if is_run(who):
-        target = run_target(Path(who), compose(list(overrides)) if overrides else None, checkpoint)
+        return env_target(reference, overrides, checkpoint)
+    if is_run(reference):
+        target = run_target(Path(reference), compose(list(overrides)) if overrides else None, checkpoint)
     else:
-        target = player_target(who, config_of(who, overrides), opponent)
+        target = player_target(reference, config_of(reference, overrides), opponent)
     if objects:
-        target = replace(target, given={name: catalogue_player(name, own) for name, own in objects.items()})
+        target = replace(target, given={name: catalogue_player(name, player) for name, player in objects.items()})
     return target if opponent is None else against(target, opponent)
 
 
-def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Target:
-    """Judge a frozen player, or the exported policies of a run, in an environment of another package.
+def env_target(reference: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Target:
+    """Return the target for a frozen player, or a run's exported policies, in another package's environment.
 
     Raises:
-        ConfigError, PlayerError: see :func:`find_target`; Unity's environments, whose episodes cannot be asked for.
+        ConfigError, PlayerError: see :func:`find_target`; Unity's environments, which play no separate episodes.
     """
-    config, trained = config_of(who, overrides), is_run(who)
+    config, trained = config_of(reference, overrides), is_run(reference)
     if not config.scenario.kind.judged:
         judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
         raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", config.scenario.package))
     factory = env_factory(config.canonical)
     agents = factory.specs.agents
-    if code_of(who) is not None:
+    if code_of(reference) is not None:
         for agent in agents:
-            agent_player_from_class(who, agent)
-        return Target(who, factory, dict.fromkeys((agent.name for agent in agents), who))
-    refs = {agent.name: str(env_player(agent, who, config, checkpoint)) for agent in agents}
-    name = Path(who).resolve().name if trained else read_card(Path(refs[agents[0].name])).name
+            agent_player_from_class(reference, agent)
+        return Target(reference, factory, dict.fromkeys((agent.name for agent in agents), reference))
+    refs = {agent.name: str(env_player(agent, reference, config, checkpoint)) for agent in agents}
+    name = Path(reference).resolve().name if trained else read_card(Path(refs[agents[0].name])).name
     if len(agents) != 1 and not trained:
         raise PlayerError(f"{name}: expected an environment with one agent, got {len(agents)}")
     return Target(name, factory, refs)
 
 
 def player_target(name: str, config: RunConfig, opponent: str | None = None) -> Target:
-    """Judge a player of the catalogue, or of a folder, in the scenario of ``config``; it fills the learning seats.
+    """Return the target for a player by name or folder on the learning seats of the scenario of ``config``.
 
-    With an ``opponent``, whom :func:`against` seats, those of one team.
+    With an ``opponent`` (see :func:`against`) on those of one team.
 
     Raises ``ConfigError``: seats of both teams learn, or none.
     """
     spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
-    if opponent is not None and learning:  # it plays for the first team, whoever else would learn
+    if opponent is not None and learning:  # it plays for the first learning team
         learning = tuple(seat for seat in learning if spec.team_of(seat) == spec.team_of(learning[0]))
     elif len({spec.team_of(seat) for seat in learning}) != 1:
         wanted = "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)"
         seats = ", ".join(learning) or "no seat"
         raise ConfigError(expected(f"scenario={config.scenario.name}", wanted, f"{seats} that learn"))
     title = Catalogue(config.checkpoint_root()).title_of(name)[0]
-    sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _sits(name, config, learning) else "own"
+    sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _fits(name, config, learning) else "own"
     return Target(title, _game(config), dict.fromkeys(learning, name), sides)
 
 
-def _sits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
-    """Return whether a player can sit on the seats of the other team, too, as far as its card says."""
+def _fits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
+    """Return whether a player also fits the other team's seats, by its card."""
     spec, card = config.scenario.kind.spec, Catalogue(config.checkpoint_root()).card_of(name)
     if card is None:
         return True
@@ -247,10 +244,10 @@ def _sits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
 
 
 def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Target:
-    """Judge the exported policies of a run, in its own scenario or in that of ``config``.
+    """Return the target for a run's exported policies, in its own scenario or the one of ``config``.
 
-    In its own scenario its opponents must be those of its training. Of a run in which several teams learned, red or the
-    first is judged against its own players of the others.
+    In its own scenario its opponents must be those of its training. If several teams learned, red or the first plays
+    against the run's players of the others.
 
     Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
@@ -261,19 +258,19 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     game = trained.scenario.kind.spec
     teams = [game.team_of(seat) for seat in folders]
     team = "red" if "red" in teams else teams[0]
-    own = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
+    own_refs = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
     factory = _game(config or trained)
     if config is None:
-        others = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
+        others = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own_refs}
         check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
         factory = replace(factory, opponents={**factory.opponents, **others}, hashes=opponent_hashes(run))
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:
-        if seat not in own:
-            wanted = f"a scenario with learning seats {', '.join(own)}, or scenario.seats.{seat}=PLAYER"
+        if seat not in own_refs:
+            wanted = f"a scenario with learning seats {', '.join(own_refs)}, or scenario.seats.{seat}=PLAYER"
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
-    return Target(run.name, factory, {seat: own[seat] for seat in learning})
+    return Target(run.name, factory, {seat: own_refs[seat] for seat in learning})
 
 
 def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> dict[str, str]:
@@ -295,10 +292,7 @@ def _game(config: RunConfig) -> MatchFactory:
 
 
 def against(target: Target, opponent: str) -> Target:
-    """Return the target with ``opponent`` on every seat of the other team.
-
-    Raises ``ConfigError``: there is no other team.
-    """
+    """Return the target with ``opponent`` on every seat of the other team. Raises ``ConfigError``: there is none."""
     factory, spec = target.factory, target.spec
     assert isinstance(factory, MatchFactory)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != target.team]

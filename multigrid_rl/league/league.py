@@ -1,4 +1,4 @@
-"""A league's arithmetic: snapshots, results against them, and who plays next."""
+"""A league's arithmetic: snapshots, results against them, and the draw of active players."""
 
 from typing import Any, NamedTuple
 
@@ -10,13 +10,13 @@ from multigrid_rl.league.settings import LeagueConfig
 
 #: Decay of the weight of earlier games against an opponent with each further game.
 DECAY = 0.99
-#: A learner's win rate against an opponent that it has not met.
+#: A learner's win rate against an opponent without games.
 UNPLAYED = 0.5
-#: Games of a win rate by which a snapshot joins with ``win_over: episodes``; minimum per opponent with ``pool``.
+#: Games of the win rate that adds a snapshot with ``win_over: episodes``; minimum per opponent with ``pool``.
 RECENT, FEWEST = 100, 20
 
 
-def counted(games: float, points: float, scores: Array) -> tuple[float, float]:
+def add_scores(games: float, points: float, scores: Array) -> tuple[float, float]:
     """Update games and points against one opponent with ``scores`` (M,): 1, .5 for a draw, or 0."""
     decayed = DECAY ** np.arange(len(scores))[::-1]
     factor = DECAY ** len(scores)
@@ -35,8 +35,8 @@ class Snapshot(NamedTuple):
 class League:
     """The state of a league, without files: snapshots, results and active players.
 
-    Players have numbers: anchors from 0 on, then snapshots in the order in which they joined. ``seed``: of the run;
-    with the number of steps, it determines the draws.
+    Players have numbers: anchors from 0, then snapshots in the order of joining. ``seed``: of the run; with the number
+    of steps it determines the draws.
 
     Attributes:
         snapshots: all so far.
@@ -58,8 +58,8 @@ class League:
 
     def snapshot(self, number: int) -> Snapshot | None:
         """Return the snapshot of a player's number; ``None`` for an anchor."""
-        place = number - len(self._anchors)
-        return self.snapshots[place] if place >= 0 else None
+        index = number - len(self._anchors)
+        return self.snapshots[index] if index >= 0 else None
 
     def available(self) -> list[Snapshot]:
         """Return all snapshots with files."""
@@ -68,16 +68,16 @@ class League:
     def win_rates(self) -> Array:
         """Return the learner's win rate against each player (P,), a draw as half a win."""
         rates = np.full(len(self._games), UNPLAYED)
-        met = self._games > 0
-        rates[met] = self._points[met] / self._games[met]
+        played = self._games > 0
+        rates[played] = self._points[played] / self._games[played]
         return rates
 
     def standings(self) -> list[dict[str, Any]]:
-        """Return every player that is not lost: name, when it joined, win rate against it, share of games."""
+        """Return every player that is not lost: name, steps at joining, win rate against it, share of games."""
         names = [*((name, None) for name in self.config.anchors), *((s.name, s.env_steps) for s in self.snapshots)]
-        rates, met = self.win_rates(), self._games > 0
+        rates, played = self.win_rates(), self._games > 0
         return [
-            {"player": name, "since": since, "win": float(rates[n]) if met[n] else None,
+            {"player": name, "since": since, "win": float(rates[n]) if played[n] else None,
              "share": float(self.weights.get(n, 0.0))}
             for n, (name, since) in enumerate(names)
             if n not in self.lost
@@ -92,11 +92,11 @@ class League:
         """Record finished games (M,): the number of the opponent, and the learner's score."""
         for number in np.unique(players).tolist():
             totals = self._games[number], self._points[number]
-            self._games[number], self._points[number] = counted(*totals, scores[players == number])
+            self._games[number], self._points[number] = add_scores(*totals, scores[players == number])
         self._recent = [*self._recent, *scores.tolist()][-RECENT:]
 
     def due(self, env_steps: int) -> bool:
-        """Whether a snapshot of the learner is due."""
+        """Return whether a snapshot of the learner is due."""
         config = self.config
         if config.every is not None and env_steps - self._joined_at >= config.every:
             return True
@@ -105,8 +105,8 @@ class League:
         if config.win_over == "episodes":
             return len(self._recent) == RECENT and sum(self._recent) / RECENT >= config.win
         playing = [number for number, weight in self.weights.items() if weight > 0]
-        met = all(self._games[number] >= FEWEST for number in playing)
-        return met and len(self._recent) == RECENT and bool(self.win_rates()[playing].min() >= config.win)
+        all_played = all(self._games[number] >= FEWEST for number in playing)
+        return all_played and len(self._recent) == RECENT and bool(self.win_rates()[playing].min() >= config.win)
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot; it plays from the next :meth:`redraw` on."""
@@ -120,13 +120,13 @@ class League:
         self.lost.append(number)
 
     def stale(self, env_steps: int) -> bool:
-        """Whether the active players are due for a redraw.
+        """Return whether the active players are due for a redraw.
 
-        Not at every snapshot: players not drawn again still finish their games, and each costs a separate pass. But the
-        first snapshot plays at once.
+        Not at every snapshot: players not drawn again finish their games, and each costs a separate pass. But the first
+        snapshot plays at once.
         """
-        alone = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
-        return alone or env_steps - self._drawn_at >= self.config.redraw
+        only_anchors = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
+        return only_anchors or env_steps - self._drawn_at >= self.config.redraw
 
     def redraw(self, env_steps: int) -> None:
         """Draw the active players and their shares."""
@@ -139,14 +139,14 @@ class League:
         self.weights = dict(enumerate((anchors * self._anchors).tolist()))
         if len(available):
             newest = min(1.0, self.config.latest_share / (1 - anchors))
-            known = self._payoffs()[np.ix_(available - first, available - first)]
-            share = shares(self.win_rates()[available], self.config.weighting, newest, known)
-            number = float(np.random.default_rng((self._seed, env_steps)).random())
-            playing = (1 - anchors) * draw(share, self.config.most, number)
+            payoffs = self._payoffs()[np.ix_(available - first, available - first)]
+            share = shares(self.win_rates()[available], self.config.weighting, newest, payoffs)
+            point = float(np.random.default_rng((self._seed, env_steps)).random())
+            playing = (1 - anchors) * draw(share, self.config.most, point)
             self.weights |= {int(n): float(weight) for n, weight in zip(available, playing, strict=True) if weight > 0}
 
     def _payoffs(self) -> Array:
-        """Return the snapshots' win rates against one another (K, K), as measured for the newer one; unmet: even."""
+        """Return the snapshots' win rates against one another (K, K), measured by the newer one; without games 0.5."""
         rates = np.full((len(self.snapshots), len(self.snapshots)), UNPLAYED)
         for k, snapshot in enumerate(self.snapshots):
             rates[k, : len(snapshot.wins)] = snapshot.wins

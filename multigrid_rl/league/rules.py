@@ -1,4 +1,4 @@
-"""Rules of matchmaking: which share of the games each snapshot of a league plays. One rule is one entry of WEIGHTINGS.
+"""Rules of matchmaking: each snapshot's share of a league's games. A rule is an entry of WEIGHTINGS.
 
 *Prioritised fictitious self-play* plays an opponent in proportion to a function of the learner's win rate ``x`` against
 it: AlphaStar (Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z).
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multigrid_rl.tables import entries, load
 
 Array = NDArray[np.float64]
-#: Weight of a Nash mixture's smallest part beside its value: it only decides between mixtures of the same value.
+#: Weight of a Nash mixture's smallest part in the objective: it decides only between mixtures of equal value.
 _EVENLY = 1e-6
 
 
@@ -24,7 +24,7 @@ class Rule:
     Attributes:
         weights: from the learner's win rates against snapshots (K,), oldest first, and the snapshots' win rates against
             one another (K, K) to their weights (K,), not normalised.
-        checks: share that is spread evenly, as win rates that are not measured again become outdated.
+        checks: share spread evenly, as win rates become outdated without new games.
     """
 
     weights: Callable[[Array, Array], Array]
@@ -34,7 +34,7 @@ class Rule:
 def nash(payoffs: Array) -> Array:
     """Return a Nash mixture (K,) of players from their win rates against one another (K, K).
 
-    Of several equilibria it is one with the largest smallest part: uniform where all players are equal.
+    Of several equilibria one with the largest smallest part: uniform for equal players.
     """
     # Imported here: it takes a second, and few leagues need it.
     from scipy.optimize import linprog  # noqa: PLC0415
@@ -82,14 +82,14 @@ def shares(win: Array, weighting: str, latest_share: float, payoffs: Array) -> A
     return drawn
 
 
-def draw(share: Array, most: int, number: float) -> Array:
+def draw(share: Array, most: int, offset: float) -> Array:
     """Draw shares (K,) with at most ``most`` non-zero snapshots; their mean is ``share`` (K,).
 
-    Systematic resampling: each of ``most`` evenly spaced points in [0, 1), shifted by ``number`` in [0, 1), gives an
+    Systematic resampling: each of ``most`` evenly spaced points in [0, 1), shifted by ``offset`` in [0, 1), gives an
     equal part of the games to the snapshot whose interval of ``share`` contains it.
     """
     if len(share) <= most:
         return share
-    points = (np.arange(most) + number) / most
+    points = (np.arange(most) + offset) / most
     chosen = np.searchsorted(np.cumsum(share), points, side="right")
     return np.bincount(np.minimum(chosen, len(share) - 1), minlength=len(share)) / most

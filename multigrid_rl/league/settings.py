@@ -1,4 +1,4 @@
-"""Settings of a league: who joins it, and how often each of its players plays; what it measures of itself."""
+"""Settings of a league: its players, their shares of games, and its metrics."""
 
 from typing import ClassVar, Literal
 
@@ -22,9 +22,9 @@ LEAGUE_METRICS = MetricGroup(
 
 
 class LeagueConfig(Part):
-    """Who joins a growing pool of opponents, and how often each of them plays."""
+    """Settings of a growing pool of opponents and of their shares of games."""
 
-    #: Where the pool with these settings is; it does what ``league.snapshots.RunLeague`` does.
+    #: Class of the pool with these settings, with the interface of ``league.snapshots.RunLeague``.
     pool: ClassVar[str] = "multigrid_rl.league.snapshots:RunLeague"
 
     anchors: dict[str, float]
@@ -68,9 +68,9 @@ class LeagueConfig(Part):
 
     @property
     def summary(self) -> str:
-        """What a run says of its league when it starts."""
-        whose = "each who plays" if self.win_over == "pool" else "all in 100 episodes"
-        joins = [f"every {self.every:,} steps"] if self.every else []
-        joins += [f"at {self.win:.0%} wins against {whose}"] if self.win else []
+        """A run's description of its league at its start."""
+        opponents = "each who plays" if self.win_over == "pool" else "all in 100 episodes"
+        conditions = [f"every {self.every:,} steps"] if self.every else []
+        conditions += [f"at {self.win:.0%} wins against {opponents}"] if self.win else []
         share = f"{1 - self.anchor_share:.0%} of the games are against snapshots"
-        return f"a snapshot is added {' or '.join(joins)}; {share}, weighted {self.weighting}"
+        return f"a snapshot is added {' or '.join(conditions)}; {share}, weighted {self.weighting}"

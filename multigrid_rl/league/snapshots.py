@@ -1,6 +1,6 @@
-"""The league of a run: joins arithmetic (``league.league``) and the files of its snapshots.
+"""The league of a run: combines the arithmetic (``league.league``) with the files of its snapshots.
 
-A snapshot is a folder of frozen players, one folder each, below ``league/``; none but current opponents' is in memory.
+A snapshot is a folder of frozen players below ``league/``; only current opponents' files are in memory.
 """
 
 import logging
@@ -21,7 +21,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
-#: Folder below the snapshots' one for what was found in their places.
+#: Folder in the snapshots' folder for unexpected files in their places.
 _ASIDE = "aside"
 
 
@@ -44,14 +44,14 @@ class RunLeague(League):
     def take(self, table: EpisodeTable) -> dict[str, float]:
         """Take the games of an iteration; returns metrics of the league."""
         scores = np.where(table.winner < 0, 0.5, (table.winner == self._team).astype(float))
-        if not self._winner:  # who earns more is ahead, where nobody wins
+        if not self._winner:  # without winners the higher return is ahead
             returns = table.returns
             scores = (ahead(returns[:, self._own].sum(axis=1), returns[:, ~self._own].sum(axis=1)) + 1) / 2
         self.record(table.players[:, self._column], scores)
         return self.metrics()
 
     def advance(self, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Roster | None:
-        """Let the learner join if it is time, and draw who plays if it is time for that.
+        """Add a snapshot of the learner if due, and redraw the active players if due.
 
         ``export``: writes the learner's networks into a folder; returns their sha256 by module.
 
@@ -65,7 +65,7 @@ class RunLeague(League):
         if not self.stale(env_steps):
             return None
         before, count = self._files, -1
-        while count != len(self.lost):  # until all can be read: a snapshot whose file is gone leaves the league
+        while count != len(self.lost):  # until all can be read: a snapshot with a missing file leaves the league
             count = len(self.lost)
             self.redraw(env_steps)
             self._files = {n: files for n, files in self._files.items() if n in self.weights}
@@ -85,7 +85,7 @@ class RunLeague(League):
             self.lose(number)
 
     def roster(self, playing: Iterable[int] = ()) -> Roster:
-        """Return the current opponents with all files, and those ``playing`` in games that are not over.
+        """Return the current opponents with all files, and those ``playing`` in unfinished games.
 
         Raises ``PlayerError``: a file is missing, damaged, or another player's.
         """
@@ -104,22 +104,22 @@ class RunLeague(League):
 
     @staticmethod
     def resume(run: Path, state: dict[str, Any] | None) -> None:
-        """Check the snapshots that ``state`` knows, and move later ones aside: they join once more.
+        """Check the snapshots in ``state``, and move later ones aside: they join again.
 
-        Raises ``PlayerError``: one is missing, or not what it was.
+        Raises ``PlayerError``: one is missing or has changed.
         """
         rows, lost, games = (state[key] for key in ("snapshots", "lost", "games")) if state else ([], [], [])
-        for number, row in enumerate(rows, len(games) - len(rows)):  # behind the anchors
+        for number, row in enumerate(rows, len(games) - len(rows)):  # after the anchors
             if number not in lost:
                 read_snapshot(run, Snapshot(**row))
-        kept, folder = {_ASIDE, *(row["name"] for row in rows)}, run / LEAGUE
+        expected_names, folder = {_ASIDE, *(row["name"] for row in rows)}, run / LEAGUE
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.name not in kept:
+            if path.name not in expected_names:
                 _set_aside(path)
 
 
 def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Snapshot:
-    """Write a snapshot of a run's league as a whole; what others put in its place moves aside.
+    """Write a snapshot of a run's league atomically; other files in its place move aside.
 
     ``export``: writes the networks into a folder, one folder each; returns their sha256 by module. Raises ``OSError``:
     it cannot be written.
@@ -127,14 +127,14 @@ def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path]
     path = run / LEAGUE / name
     if path.exists():
         _set_aside(path)
-    with atomic_path(path) as beside:
-        beside.mkdir()
-        hashes = export(beside)
+    with atomic_path(path) as temporary:
+        temporary.mkdir()
+        hashes = export(temporary)
     return Snapshot(name, env_steps, hashes)
 
 
 def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:
-    """Return a snapshot's files, by module, checked against what joined the league.
+    """Return a snapshot's files by module, checked against the hashes of the snapshot.
 
     Raises ``PlayerError``: missing, damaged, or another player's.
     """

@@ -21,7 +21,7 @@ from multigrid_rl.competition.cup import play_cup
 from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.entries import find_entries
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.files import atomic_path, csv_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
@@ -232,7 +232,7 @@ def final(context: AdminContext) -> dict[str, Any]:
         found = find_entries(Path(entries), names, Catalogue(), config)
         with exclusive_lock(folder):
             played = play_cup(found, config, folder, lambda *_: None)
-            outcome = results(found, played, config, versions())
+            outcome = tabulate(found, played, config, versions())
             write_results(outcome, played, folder)
             if has(PAGES, "cup"):
                 find(PAGES, "cup")(folder)

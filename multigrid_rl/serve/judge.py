@@ -15,9 +15,9 @@ import numpy as np
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import about, read_cards
 from multigrid_rl.competition.copies import Fingerprint, Originals
-from multigrid_rl.competition.cup import check_agents, differs, forfeited, play_pairing
+from multigrid_rl.competition.cup import check_agents, describe_difference, forfeit, play_pairing
 from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scenario_of
-from multigrid_rl.competition.entries import CupConfig, Entry, by_name, entry_in, watched_in
+from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, named_entry, probe_entry
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
 from multigrid_rl.competition.hand_ins import hand_in, hand_ins, reason_of
@@ -98,7 +98,7 @@ class Judge:
     def _anchor(self, name: str) -> Entry:
         folder = self.course_folder / name
         if name in Catalogue().entries or not folder.is_dir():
-            return by_name(name, Catalogue(), self.config)
+            return named_entry(name, Catalogue(), self.config)
         return self.read(folder, f"anchors: {name}: ")
 
     def read(self, folder: Path, key: str = "") -> Entry:
@@ -191,7 +191,7 @@ class Judge:
         for meeting in meetings(entries, config):
             out = {e.name: f"out after {config.cup_s:g} s" for e in entries if used_s.get(e.name, 0.0) > config.cup_s}
             if out:
-                pairing = forfeited(meeting.red, meeting.blue, config, out, meeting.side)
+                pairing = forfeit(meeting.red, meeting.blue, config, out, meeting.side)
                 played.append(pairing.model_copy(update={"out": True}))
                 continue
             played.append(play_pairing(meeting.red, meeting.blue, config, meeting.side))
@@ -204,7 +204,7 @@ class Judge:
         red, blue = self.entry(pairing.red), self.entry(pairing.blue) if pairing.blue else None
         config = replace(self.config, games=len(pairing.outcomes))
         replayed = play_pairing(red, blue, config, pairing.side, mixed=pairing.mixed)
-        return differs(pairing, replayed if pairing.kept else replayed.model_copy(update={"kept": []}))
+        return describe_difference(pairing, replayed if pairing.kept else replayed.model_copy(update={"kept": []}))
 
     # --- grades and copies
 
@@ -240,8 +240,8 @@ class Judge:
     def similar_players(self, name: str, others: Sequence[str]) -> str:
         """Return the players that an entry is similar to: of the project, and of other hand-ins, by name."""
         entry, watched = self.entry(name), {}
-        if entry.kind == "external" and self.originals.watches and not agents_trusted():
-            watched = watched_in(entry, self.config)
+        if entry.kind == "external" and self.originals.probes_agents and not agents_trusted():
+            watched = probe_entry(entry, self.config)
         prints = {other: self.fingerprint_of(other) for other in others}
         return "; ".join(map(str, self.originals.similar(self._fingerprint(name), prints, watched, self._fingerprint)))
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.gradebook import feedback
-from multigrid_rl.competition.hand_ins import HandedIn
+from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
@@ -141,7 +141,7 @@ class Worker:
 
     def _grade(self, job: Job) -> None:
         folder = self.queue.entry_folder(job.hand_in_id)
-        result = self.judge.examiner.result(HandedIn("hand-in", folder))
+        result = self.judge.examiner.result(Submission("hand-in", folder))
         self.queue.save_grade(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:

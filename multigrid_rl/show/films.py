@@ -15,7 +15,7 @@ import numpy as np
 from multigrid_rl.envs.base import AGENT, reset_with_seed
 from multigrid_rl.envs.gymnasium import make_env
 from multigrid_rl.envs.zoo import QUIET, DrawMode, StepResult, open_game
-from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, kept_games, record_of
+from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, labelled_games, record_of
 from multigrid_rl.evaluation.replays import EpisodeRecord, Shot, ZooRecord, choose, shots
 from multigrid_rl.evaluation.targets import Sides, Target
 from multigrid_rl.players.cards import CARD_FILE
@@ -41,7 +41,7 @@ def pick(target: Target, label_or_number: str | None, episodes: int, *, seed: in
         lineup = target.lineup(target.teams(side)[0], greedy=mode == "argmax")
         played = lineup.play(1, seed=seed, first=int(label), keep=True)
         return record_of(target, PlayedPart(mode, lineup, (played,)), 0, seed, f"{target.name} ({mode}, {lineup.team})")
-    games = kept_games(evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side, keep=True))
+    games = labelled_games(evaluate(target, episodes=episodes, seed=seed, modes=(mode,), sides=side, keep=True))
     if not games:
         raise ConfigError(expected(f"{target.name}: scenario.package", "one whose episodes can be kept", "another"))
     return choose(games, label, f"{episodes} games of {target.name}")

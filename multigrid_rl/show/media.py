@@ -12,7 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl.evaluation.evaluation import Evaluation, evaluate, kept_games
+from multigrid_rl.evaluation.evaluation import Evaluation, evaluate, labelled_games
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.cards import PlayerError
@@ -82,7 +82,7 @@ class Media:
 
 def _median(evaluation: Evaluation) -> Film:
     """Return the film of the median episode. Raises ``ConfigError``: it cannot be drawn."""
-    _, game, _ = kept_games(evaluation)  # best, median, worst
+    _, game, _ = labelled_games(evaluation)  # best, median, worst
     if isinstance(game, GameRecord):
         return Film(lambda: pictures(game), game.steps + 1, 4.0)
     return short_film(GameDrawing(game), game.label, _PICTURES)[0]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.evaluation.sets import PRIVATE, check_ended, decisive, differences
+from multigrid_rl.evaluation.sets import PRIVATE, check_ended, differences, recipe_of
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series
@@ -109,7 +109,7 @@ def _check_comparable(runs: list[RunRecord]) -> None:
         check_ended(run)
         if (other_path := paths.setdefault(run.config["seed"], run.path)) != run.path:
             raise ConfigError(expected(run.path, "a seed of its own", f"seed={run.config['seed']} as in {other_path}"))
-        for key, first_value, value in differences(decisive(first), decisive(run)):
+        for key, first_value, value in differences(recipe_of(first), recipe_of(run)):
             raise ConfigError(expected(run.path, f"{key}={first_value} as in {first.path}", f"{key}={value}"))
 
 

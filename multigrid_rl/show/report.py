@@ -11,7 +11,7 @@ from multigrid_rl.cli.app import refuse_to_overwrite, write_file
 from multigrid_rl.cli.seeds import SEEDS_FILE, held_summary, read_request, run_path, state_of
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError
-from multigrid_rl.evaluation.seed_statistics import told_median
+from multigrid_rl.evaluation.seed_statistics import median_text
 from multigrid_rl.evaluation.sets import final_value, final_window
 from multigrid_rl.runs.reader import RunRecord, read_run
 from multigrid_rl.show.cup_page import cup_page
@@ -108,7 +108,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
     ends = np.array([[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs])
     sentences = [
-        f"{metric_title(name)}: {told_median(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
+        f"{metric_title(name)}: {median_text(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
     ]
     sentences.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
     held = held_summary([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."

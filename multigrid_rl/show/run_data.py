@@ -8,7 +8,7 @@ from typing import Any
 
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.evaluation.evaluation import evaluate, kept_games, seat_returns, summary
+from multigrid_rl.evaluation.evaluation import evaluate, labelled_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
@@ -131,10 +131,10 @@ def play_fresh_games(folder: Path, games: int, *, seed: int) -> FreshGames:
     evaluation = evaluate(find_target(str(folder)), episodes=games, seed=seed, keep=True)
     parts, run_prefix, records = evaluation.parts, f"{folder}/", []
     # The lineup names players by the paths of their files; the page names the run.
-    for game in kept_games(evaluation):
+    for game in labelled_games(evaluation):
         players = {seat: "this run" if name.startswith(run_prefix) else name for seat, name in game.players.items()}
         records.append(game.model_copy(update={"players": players}))
-    seats, episodes = parts[0].lineup.own, [game for game in records if isinstance(game, ZooRecord)]
+    seats, episodes = parts[0].lineup.judged_seats, [game for game in records if isinstance(game, ZooRecord)]
     drawings = {each.label.partition(" ")[0]: GameDrawing(each, seats) for each in episodes if "(stoch" in each.label}
     if drawings and drawings["best"].texts:  # a page steps through them
         drawings = {}

@@ -115,7 +115,7 @@ def test_a_sheet_is_whole(sheet):
 def points(rubric, value):
     """Points for a return by a rubric of returns alone."""
     return sum(
-        check.judged([Interval(value, value, value)])["points"] for exam in rubric.exams for check in exam.checks
+        check.row_of([Interval(value, value, value)])["points"] for exam in rubric.exams for check in exam.checks
     )
 
 

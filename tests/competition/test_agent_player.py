@@ -12,7 +12,7 @@ import pytest
 
 from agents import SPEC, agent_of, play, player_of, recorder_of
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
-from multigrid_rl.competition.messages import Asked, DoorsProtocol, check_ready, encoded
+from multigrid_rl.competition.messages import DoorsProtocol, StepRequest, check_ready, encode
 from multigrid_rl.competition.process import ProcessError
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
@@ -54,10 +54,10 @@ class Forward:
         return np.full(len(view.tokens), FORWARD, np.int8), None
 
 
-def asked(games, seats: int = 1, tokens=None) -> Asked:
+def asked(games, seats: int = 1, tokens=None) -> StepRequest:
     """What a program is asked about some games."""
     games, turn = np.asarray(games), np.ones((len(games), seats), np.bool_)
-    return Asked(0, games, np.zeros((len(games), 1)) if tokens is None else tokens, turn, np.zeros(turn.shape))
+    return StepRequest(0, games, np.zeros((len(games), 1)) if tokens is None else tokens, turn, np.zeros(turn.shape))
 
 
 def read_actions(line: bytes, seats: tuple[str, ...], games):
@@ -272,7 +272,7 @@ def test_documented_conversation_is_real():
     lines = [line[2:] for line in page.splitlines() if line.startswith("> {")]
     message = [line[2:] for line in page.splitlines() if line.startswith("< {")]
     spec = load_scenario("1v1").spec
-    assert lines[0].encode() + b"\n" == encoded(DoorsProtocol(spec, ("red_0",)).hello("1v1", 2, 7))
+    assert lines[0].encode() + b"\n" == encode(DoorsProtocol(spec, ("red_0",)).hello("1v1", 2, 7))
     tokens = match_of(spec, {}, 2, seed=7).observations()["red_0"]
     step = DoorsProtocol(spec, ("red_0",)).act(asked(range(2), tokens=tokens)).decode()
     shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
@@ -281,7 +281,7 @@ def test_documented_conversation_is_real():
     assert shortened.endswith(tail + "\n")
     check_ready(message[0].encode())
     assert read_actions(message[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
-    assert lines[-1].encode() + b"\n" == encoded({"type": "bye"})
+    assert lines[-1].encode() + b"\n" == encode({"type": "bye"})
 
 
 def test_documented_limits_are_defaults():

@@ -161,7 +161,7 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("bound", "shown"), [({"at_least": 0.5}, 0.4), ({"at_most": 0.5}, 0.9)], ids=str)
 def test_worst_of_several_seats_decides(bound, shown):
     check = grading.Check(metric="win/*", points=3, **bound)
-    found = check.judged([Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
+    found = check.row_of([Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
     assert (found["value"], found["met"], found["points"]) == (shown, False, 0)
     assert found["interval"][0] < shown < found["interval"][1]
 

@@ -17,7 +17,7 @@ from commands import call, complaint
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.messages import Asked, SeatsProtocol
+from multigrid_rl.competition.messages import SeatsProtocol, StepRequest
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
@@ -82,7 +82,7 @@ def test_is_asked_in_its_turn_alone_and_told_what_is_legal_and_paid(tmp_path, te
     agent, heard = recorder_of(tmp_path / "recorder")
     found, player = played(agent, team)
     assert found.fault is None
-    assert player.says.debug == "why"
+    assert player.protocol.debug == "why"
     # It is asked in every second step, the second player from the second step on.
     told = {game: [*notes] for game, notes in player.notes.items()}
     assert {*told} == {*range(6)}
@@ -202,7 +202,9 @@ def test_numbers_outside_of_their_bounds_are_refused(chords):
 
 
 def _asked():
-    return Asked(0, np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1)))
+    return StepRequest(
+        0, np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1))
+    )
 
 
 def test_team_of_different_actions_is_no_seat_for_one_program(tmp_path, chords):

@@ -21,10 +21,10 @@ from commands import call
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import Originals, agent_fingerprint, watch
-from multigrid_rl.competition.cup import forfeited
+from multigrid_rl.competition.cup import forfeit
 from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import build
@@ -197,7 +197,7 @@ def test_untrained_networks_are_no_copies(tmp_path, originals):
 def test_finds_agent_that_answers_as_network(name, greedy, team, originals):
     (player,) = load_team(CATALOGUE.folder(name), SPEC, team, greedy=greedy).values()
     watched = {team: watch(SPEC, team, player, 200, 7)}
-    assert [found.name for found in originals.similar(agent_fingerprint([]), watched=watched)] == [name]
+    assert [found.name for found in originals.similar(agent_fingerprint([]), probes=watched)] == [name]
 
 
 @pytest.mark.parametrize("team", ["red", "blue"])
@@ -205,7 +205,7 @@ def test_finds_agent_that_answers_as_network(name, greedy, team, originals):
 def test_example_agents_are_no_copies_of_networks(example, team, originals):
     with AgentPlayer(read_agent(data_root() / "examples/agents" / example), SPEC, SPEC.seats_of(team)) as agent:
         watched = {team: watch(SPEC, team, agent, 100, 7)}
-    assert originals.similar(agent_fingerprint([]), watched=watched) == []
+    assert originals.similar(agent_fingerprint([]), probes=watched) == []
 
 
 def test_networks_that_an_agent_is_compared_with_are_loaded_one_at_a_time(originals):
@@ -238,7 +238,7 @@ def test_agent_that_fails_is_compared_by_what_it_answered_before(originals):
 
     player.act = fails_later
     watched = {"red": watch(SPEC, "red", player, 200, 7)}
-    assert [found.name for found in originals.similar(agent_fingerprint([]), watched=watched)] == ["blue-grandmaster"]
+    assert [found.name for found in originals.similar(agent_fingerprint([]), probes=watched)] == ["blue-grandmaster"]
 
 
 def test_finds_files_of_others_in_agent(tmp_path, originals):
@@ -289,8 +289,8 @@ def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     assert "--allow-copies" in entries["near"].problem
     allowed = find_copies(found, originals, TABLE, refuse=False)
     assert not [entry.name for entry in allowed if entry.kind == "broken"]
-    pairings = [forfeited(allowed[0], allowed[1], TABLE, {"near": "x"})]
-    output = results(allowed, pairings, TABLE, {})
+    pairings = [forfeit(allowed[0], allowed[1], TABLE, {"near": "x"})]
+    output = tabulate(allowed, pairings, TABLE, {})
     assert [entry.same_as for entry in output.entries if entry.name == "own"] == [["twin (the same)"]]
     assert "the same)" not in cup_page(output)  # it is public
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from commands import call
-from multigrid_rl.competition.attribution import explained
+from multigrid_rl.competition.attribution import attribute
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import (
-    APART,
-    AS_DRAWN,
-    EXPLAINED,
-    HAND_IN,
-    KNOWN,
-    TWO,
+    DRAWN_FACTOR,
+    HAND_IN_SHARE,
+    KNOWN_SHARE,
+    MAX_ERROR,
+    MIN_SHARE,
+    TWO_SHARE,
     Originals,
     agent_fingerprint,
     watch,
@@ -96,7 +96,7 @@ TRICKS = {
 def test_program_that_mixes_or_switches_players_is_named_with_them(name, originals):
     names, how = TRICKS[name]
     watched = {team: watch(SPEC, team, Trick(names, how, team), 200, 7) for team in ("red", "blue")}
-    found = originals.similar(agent_fingerprint([]), watched=watched)
+    found = originals.similar(agent_fingerprint([]), probes=watched)
     assert {player.name for player in found} >= {*names[:1]}, found
     assert {player.name for player in found} <= {*names}, found
 
@@ -130,7 +130,7 @@ def test_network_that_switches_players_is_named_with_both(noise, originals):
 def test_programs_that_are_nobodys_are_not_named(program, team, originals):
     player = BUILT_IN[program](SPEC)
     player.members = 1
-    assert originals.similar(agent_fingerprint([]), watched={team: watch(SPEC, team, player, 200, 7)}) == []
+    assert originals.similar(agent_fingerprint([]), probes={team: watch(SPEC, team, player, 200, 7)}) == []
 
 
 @pytest.mark.parametrize("sure", [1.0, 3.0])
@@ -142,10 +142,10 @@ def test_draws_of_a_network_are_as_far_from_it_as_draws_are_and_those_of_one_ali
     def told(logits):
         scores = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         drawn = (np.exp(mine).cumsum(1) / np.exp(mine).sum(1, keepdims=True) > random.random((2000, 1))).argmax(1)
-        its = explained(drawn, [scores], [])
-        return its.apart / its.drawn
+        its = attribute(drawn, [scores], [])
+        return its.error / its.expected_error
 
-    assert told(mine) < AS_DRAWN < told(alike)
+    assert told(mine) < DRAWN_FACTOR < told(alike)
 
 
 def test_instructor_page_is_accurate():
@@ -153,9 +153,9 @@ def test_instructor_page_is_accurate():
     counted = f"{MAX_PROCESSES} processes, {MAX_THREADS:,} threads"
     own = f"{counted}, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
     assert own in page
-    for bound in (KNOWN, HAND_IN, TWO, EXPLAINED):
+    for bound in (KNOWN_SHARE, HAND_IN_SHARE, TWO_SHARE, MIN_SHARE):
         assert f"| {bound:.0%}".replace("%", " %") in page
-    assert f"{APART}" in page
+    assert f"{MAX_ERROR}" in page
     assert KEY_FILE in page
     for verb in ("cup", "grade"):
         message = call(verb, "--help").output

@@ -22,7 +22,7 @@ from multigrid_rl.competition.cup import play_cup
 from multigrid_rl.competition.entries import CupConfig, Entry, find_entries
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
@@ -256,7 +256,7 @@ def test_agent_over_time_budget_is_out_and_cup_finishes(tmp_path):
     assert spent[-1].out
     assert spent[-1].reason == "out after more than 0.3 s for its starts and answers in this cup"
     assert [pairing.out for pairing in pairings if pairing not in spent] == [False, False]
-    (row,) = [row for row in results(entries, pairings, table, {}).entries if row.name == "slow"]
+    (row,) = [row for row in tabulate(entries, pairings, table, {}).entries if row.name == "slow"]
     assert row.seconds == pytest.approx(sum(pairing.seconds.get("slow", 0) for pairing in pairings))
     assert row.seconds > 0.2
     assert play_cup(entries, table, tmp_path / "cup", lambda *_: None) == pairings

@@ -21,7 +21,7 @@ from multigrid_rl.competition import grading
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_commands import rubric_file
 from multigrid_rl.competition.grading import Check, Examiner, read_rubric
-from multigrid_rl.competition.measures import Metered
+from multigrid_rl.competition.measures import EntropyMeter
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import data_root
@@ -242,7 +242,7 @@ def test_shipped_rubric_is_valid():
 )
 def test_points_rise_between_from_and_full(bounds, value, low, high, points, close):
     check = Check.model_validate({"metric": "win/*", "points": 10, **bounds})
-    row = check.judged([Interval(value, low, high)])
+    row = check.row_of([Interval(value, low, high)])
     assert (row["points"], row["close"]) == (points, close)
     assert row["least"] <= points <= row["most"]
 
@@ -250,7 +250,7 @@ def test_points_rise_between_from_and_full(bounds, value, low, high, points, clo
 def test_entropy_is_of_decisions_made():
     spec = replace(SPEC, max_steps=60)
     plain = load_team(BUNDLE, spec, "blue")
-    metered = {seat: Metered(player) for seat, player in plain.items()}
+    metered = {seat: EntropyMeter(player) for seat, player in plain.items()}
     rivals = {"red_0": BUILT_IN["random"](spec)}
     without = play_games(spec, {**plain, **rivals}, 50, seed=2)
     played = play_games(spec, {**metered, **rivals}, 50, seed=2)

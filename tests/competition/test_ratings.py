@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from multigrid_rl.competition.cup import forfeited
+from multigrid_rl.competition.cup import forfeit
 from multigrid_rl.competition.cup_folder import Pairing, write_results
 from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.competition.standings import ratings, results
+from multigrid_rl.competition.standings import ratings, tabulate
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import GameSpec
 
@@ -76,7 +76,7 @@ def pairing(red: str, blue: str, outcomes: str, **more) -> Pairing:
 
 
 def table_of(entries, pairings):
-    return results(entries, pairings, TABLE, {})
+    return tabulate(entries, pairings, TABLE, {})
 
 
 def test_both_sides_count_for_entry_not_colour():
@@ -131,7 +131,7 @@ def test_forfeits_are_losses_with_reason():
 def test_entry_without_finished_games_is_unranked_and_ignored():
     sound = [pairing("a", "b", "RRDB"), pairing("b", "a", "RBDD")]
     alone = table_of([entry("a"), entry("b")], sound)
-    broken = [forfeited(entry(red), entry(blue), TABLE, {"x": "no card"}) for red, blue in ("ax", "xa", "bx")]
+    broken = [forfeit(entry(red), entry(blue), TABLE, {"x": "no card"}) for red, blue in ("ax", "xa", "bx")]
     # It hangs in every game against b, and would win by forfeit against a.
     hung = [pairing("x", "b", "rrrr", reason="no answer"), pairing("y", "x", "rrrr", reason="no card")]
     found = table_of([entry("a"), entry("b"), entry("x"), entry("y")], [*sound, *broken, *hung])

@@ -128,7 +128,7 @@ def act(message):
 
 def found_inside(script: str, folder: Path) -> set[str]:
     """Lines that a script writes in a sandbox."""
-    command = sandbox.launched(("sh", "-c", script), folder, LIMITS, in_sandbox=True)
+    command = sandbox.launch_command(("sh", "-c", script), folder, LIMITS, in_sandbox=True)
     return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
 
 

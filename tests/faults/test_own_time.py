@@ -48,7 +48,7 @@ def few(player, games, steps):
 def computed(pid: int) -> float:
     usage = process.Usage(pid, LIMITS)
     usage._pids = usage._processes()
-    process.Usage.watched.discard(usage)
+    process.Usage.running.discard(usage)
     return usage.computed()
 
 

@@ -10,7 +10,7 @@ import pytest
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs
-from multigrid_rl.league.exploit import exactly
+from multigrid_rl.league.exploit import exact_exploitability
 from multigrid_rl.players.catalogue import Catalogue
 from tiny_runs import rows_of
 
@@ -35,7 +35,7 @@ league: {anchors: {random: 1}, anchor_share: 0.3, latest_share: 0.3, weighting: 
 def test_exact_exploitability_of_random_play_is_what_openspiel_says(scenario, known):
     pyspiel = pytest.importorskip("pyspiel")
     spec = compose([f"scenario={scenario}"]).scenario.kind.spec
-    found = exactly(spec, {seat: Catalogue().seat("random", spec, seat) for seat in spec.seats})
+    found = exact_exploitability(spec, {seat: Catalogue().seat("random", spec, seat) for seat in spec.seats})
     assert found.exploitability == pytest.approx(known, abs=1e-6)
     assert found.mean_best == pytest.approx(found.exploitability)  # a game of zero sum
     game = pyspiel.load_game(f"{scenario}_poker")

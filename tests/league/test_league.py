@@ -8,7 +8,7 @@ import pytest
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.league import rules
-from multigrid_rl.league.league import RECENT, League, Snapshot, counted
+from multigrid_rl.league.league import RECENT, League, Snapshot, add_scores
 from multigrid_rl.league.rules import draw, nash
 from multigrid_rl.league.settings import LeagueConfig
 from multigrid_rl.runs.checkpoints import read_state
@@ -190,10 +190,10 @@ def test_lineup_depends_only_on_seed_and_step():
 
 def test_counts_fade_by_hand():
     # 1, then 0, then a draw: games 1 -> .99 + 1 -> 1.99 * .99 + 1, points 1 -> .99 -> .99^2 + .5.
-    games, points = counted(0.0, 0.0, np.array([1.0, 0.0, 0.5]))
+    games, points = add_scores(0.0, 0.0, np.array([1.0, 0.0, 0.5]))
     assert (games, points) == pytest.approx((2.9701, 1.4801))
-    assert counted(*counted(0.0, 0.0, np.array([1.0])), np.array([0.0, 0.5])) == pytest.approx((games, points))
-    assert counted(3.0, 2.0, np.empty(0)) == (3.0, 2.0)
+    assert add_scores(*add_scores(0.0, 0.0, np.array([1.0])), np.array([0.0, 0.5])) == pytest.approx((games, points))
+    assert add_scores(3.0, 2.0, np.empty(0)) == (3.0, 2.0)
 
 
 def test_win_rates_by_opponent():

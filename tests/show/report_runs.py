@@ -7,7 +7,7 @@ from pathlib import Path
 from multigrid_rl.competition.cup import play_cup
 from multigrid_rl.competition.entries import CupConfig, Entry
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.competition.standings import results
+from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.cup_results import CupResults
 from multigrid_rl.evaluation.replays import record
@@ -29,7 +29,7 @@ def small_cup(folder: Path, *, games: int = 4, broken: tuple[str, ...] = (), sce
     entries = [Entry(name, "scripted", "built in") for name in ("hunter", "key-runner", "random")]
     entries += [Entry(f"{k} {name}", "broken", name, problem=f"it says {name}") for k, name in enumerate(broken)]
     entries.sort(key=lambda entry: entry.name)
-    return results(entries, play_cup(entries, table, folder, lambda *_: None), table, {"multigrid-rl": "0"})
+    return tabulate(entries, play_cup(entries, table, folder, lambda *_: None), table, {"multigrid-rl": "0"})
 
 
 def games_of(spec: GameSpec, count: int):

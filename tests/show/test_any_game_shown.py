@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from multigrid_rl.cli.main import app
 from multigrid_rl.envs import farama
 from multigrid_rl.envs.pettingzoo import ZooSpec
-from multigrid_rl.evaluation.evaluation import evaluate, kept_games
+from multigrid_rl.evaluation.evaluation import evaluate, labelled_games
 from multigrid_rl.evaluation.replays import record, shots
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.imitation.demonstrations import read_demonstrations
@@ -99,7 +99,7 @@ def test_what_cannot_be_played_is_said_in_a_line(args, message):
 
 def test_kept_games_play_again_and_others_are_refused(trained):
     found = evaluate(find_target(str(trained)), episodes=40, seed=3)
-    games = kept_games(found)
+    games = labelled_games(found)
     assert [game.label.partition(" ")[0] for game in games] == ["best", "median", "worst"] * 2
     best = games[0]
     seen = list(shots(best, "text"))

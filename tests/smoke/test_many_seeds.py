@@ -16,7 +16,7 @@ import pytest
 
 from commands import call as run
 from multigrid_rl.cli.seeds import Processes, held_summary, seeds_of
-from multigrid_rl.evaluation.seed_statistics import told_median
+from multigrid_rl.evaluation.seed_statistics import median_text
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError
@@ -93,8 +93,8 @@ def test_a_call_does_not_begin_whose_starter_left_while_it_was_loaded(tmp_path):
 
 
 def test_medians_of_few_seeds_have_no_interval():
-    assert told_median(np.array([3.0, 1.0, 2.0, 9.0]), ".0f") == "median 2, 1 to 9"
-    assert told_median(np.array([3.0, 1.0, 2.0, 9.0, 5.0]), ".0f") == "median 3 (95 % interval 1 to 9), 1 to 9"
+    assert median_text(np.array([3.0, 1.0, 2.0, 9.0]), ".0f") == "median 2, 1 to 9"
+    assert median_text(np.array([3.0, 1.0, 2.0, 9.0, 5.0]), ".0f") == "median 3 (95 % interval 1 to 9), 1 to 9"
     assert held_summary([10, None, None]) == "Held on 1 of 3 seeds."
     assert held_summary([10, 30, None]) == "Held on 2 of 3 seeds. Environment steps to held: median 30, 10 to never."
 

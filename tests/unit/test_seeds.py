@@ -16,7 +16,7 @@ from multigrid_rl.evaluation.seed_statistics import (
     iqm_difference,
     iqm_interval,
     permutation_p,
-    resampled,
+    resample,
 )
 
 NEVER = math.inf
@@ -83,7 +83,7 @@ def test_improvement_averages_scenarios_equally():
 
 
 def test_samples_draw_each_scenario_from_its_own_runs():
-    samples = resampled(strata([1, 2, 3], [10, 20]), 500, rng())
+    samples = resample(strata([1, 2, 3], [10, 20]), 500, rng())
     assert samples.shape == (500, 5)
     assert set(np.unique(samples[:, :3])) == {1, 2, 3}
     assert set(np.unique(samples[:, 3:])) == {10, 20}
