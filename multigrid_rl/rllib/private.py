@@ -42,7 +42,7 @@ class PrivateOverrides:
         while not training.done():
             results += algorithm.eval_env_runner_group.foreach_env_runner(play, local_env_runner=False)
         algorithm.metrics.aggregate([metrics for *_, metrics in results], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
-        return None, sum(env_steps for env_steps, *_ in results), sum(metrics for _, metrics, _ in results), []
+        return None, sum(env_steps for env_steps, *_ in results), sum(steps for _, steps, _ in results), []
 
 
 class UnwrappedModules:
