@@ -31,7 +31,7 @@ def _halted(monkeypatch):
     """Training ends where the first game would be played, and its folder is none: no test here trains or writes."""
 
     class NoFolder:
-        begun = False
+        is_started = False
 
         def __init__(self, path, *_):
             self.path = path

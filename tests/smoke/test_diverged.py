@@ -72,15 +72,15 @@ def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys
 
 
 def test_broken_weights_are_never_saved_or_resumed(tmp_path, monkeypatch):
-    taken, calls = FlatAdam.taken, []
+    count_steps, calls = FlatAdam.count_steps, []
 
     def break_at_the_end(self, count):
         calls.append(None)
         if len(calls) == 4:  # the fourth iteration, at which a checkpoint is due
             self.param_groups[0]["params"][0].data[5] = float("nan")
-        taken(self, count)
+        count_steps(self, count)
 
-    monkeypatch.setattr(FlatAdam, "taken", break_at_the_end)
+    monkeypatch.setattr(FlatAdam, "count_steps", break_at_the_end)
     run = tmp_path / "run"
     with pytest.raises(DivergedError, match=r"step 2,048: weight net\.\S+ of red_0 is not finite.* is step_000001024$"):
         tiny_run(run, "train.checkpoint_every=1024")

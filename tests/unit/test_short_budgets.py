@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.training.screen import closing, preflight
+from multigrid_rl.training.screen import closing_lines, preflight
 
 
 @pytest.mark.parametrize("window", [18_976, 20_480, 100_000, 10])
@@ -31,8 +31,8 @@ def test_end_of_a_run_that_was_too_short_names_a_budget_that_its_windows_fit_in(
         "checkpoint": "checkpoints/step_000004096", "last_report": {},
     }  # fmt: skip
     config = compose(["env_id=CartPole-v1", "train.num_envs=8", "train.num_steps=128"])
-    *_, result = closing(verdict, Path("run"), config)
-    assert closing(verdict, Path("run"), config)[1].startswith(
+    *_, result = closing_lines(verdict, Path("run"), config)
+    assert closing_lines(verdict, Path("run"), config)[1].startswith(
         "hint:     every gate is met now, and not yet long enough"
     )
     assert result.endswith(f"train --resume run --until {until}")
