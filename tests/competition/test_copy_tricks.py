@@ -111,7 +111,7 @@ def test_network_that_switches_players_is_named_with_both(noise, originals):
                 drawn = torch.randn(weight.shape, generator=random)
                 weight.data += noise * weight.std(correction=0) * drawn
         noisy_scores.append(originals.of_networks(teams, []))
-    odd = (originals._seen.tokens[..., -2] % 2).astype(bool)
+    odd = (originals._shared_views.tokens[..., -2] % 2).astype(bool)
     parts = []
     for seat, (one, two) in enumerate(zip(noisy_scores[0].scores, noisy_scores[1].scores, strict=True)):
         which = odd[:, :, seat][originals._rows[:, :, seat]]
