@@ -91,7 +91,7 @@ def sheet_of(text: str, names: set[str], stem: str, home: str) -> str:
         return f"]({home}/blob/main/{(SHEETS / target).resolve().relative_to(ROOT)}{mark}{place})"
 
     text = re.sub(r"\]\(([^)]+)\)", link, text)
-    text = text.replace("make setup\nsource .venv/bin/activate", INSTALL.format(home=home))
+    text = re.sub(r"make setup(\nsource \.venv/bin/activate)?", INSTALL.format(home=home), text)
     return beside(text.replace(f"{stem}.md", "README.md").replace(".venv/bin/", ""))
 
 

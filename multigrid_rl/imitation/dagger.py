@@ -69,7 +69,7 @@ class LabellingCollector(Collector):
             expert, mixture = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
             self._experts[name], self._mixture[name] = seat_for_agent(agent, experts[name], self.env, expert), mixture
 
-    def _play_whole(self) -> None:
+    def _play_in_one_call(self) -> None:
         """Do nothing: games are played step by step, since the expert labels each step."""
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
