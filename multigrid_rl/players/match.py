@@ -18,11 +18,9 @@ class SeatedPlayer:
     Args:
         streams: random streams of the player, one for each game.
         seats: indices of its agents.
-        env: the games: players with full observation see its ``board``; programs get its ``turn`` (N, A), the agents
-            to move; both are optional.
+        env: the games; optional are its ``board`` for full observation, and its ``turn`` (N, A), the agents to move.
         width: length of the part of each observation that the player reads; ``None``: all.
-        mixture: for a pool, streams that draw one of its players for each new game. A team has one of them: mates with
-            the same pool draw the same player.
+        mixture: for a pool, streams that draw its player of each new game; a team has one, so mates draw alike.
     """
 
     def __init__(
@@ -93,8 +91,7 @@ class Match(Generic[Env]):
     Args:
         env: the environment; players with full observation see its ``board``, if it has one.
         teams: team of each seat, seats in index order.
-        players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All
-            other seats are focal: learners play them.
+        players: one for each background seat, by seat, or by team for all its seats; learners play the focal others.
         seed: with an environment's number, determines all randomness of background players.
         first: number of the first environment.
 

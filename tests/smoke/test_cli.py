@@ -217,7 +217,7 @@ def test_a_recipe_says_what_to_expect():
     assert "expect:   held on 30 of 30 seeds, median 497,664 steps, with the recipe as it is" in preflight_of()
     for other in ("experiment=none", "experiment=1v1-selfplay"):
         assert advice.expectation(compose([other])) is None, other
-    assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 10 of ")
+    assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 28 of 30 seeds")
 
 
 def test_what_is_set_is_told():
