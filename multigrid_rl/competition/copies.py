@@ -193,8 +193,9 @@ class Originals:
         self._shared_views = _shared_games(spec, [teams[name] for name in self._ladder])
         chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
         self._rows = self._shared_views.living & _contested_rows(chosen, self._shared_views.living)
-        parts = {name: read_parts(catalogue.folder(name)) for name in teams}
-        self.players = {name: self.of_networks(loaded, parts[name]) for name, loaded in teams.items()}
+        self.players = {
+            name: self.of_networks(loaded, read_parts(catalogue.folder(name))) for name, loaded in teams.items()
+        }
         self._add_examples()
         self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
 

@@ -148,14 +148,15 @@ def _examples(player: FrozenPlayer, categories: list[int] | None, size: int) -> 
 def compare(session: Any, player: FrozenPlayer, rows: list[Tensor]) -> tuple[float, float]:
     """Return the share of rows with equal actions, and the largest difference of outputs and memories."""
     names = [one.name for one in session.get_inputs()]
-    action, outputs, *memories = session.run(None, {name: row.numpy() for name, row in zip(names, rows, strict=True)})
+    inputs = {name: row.numpy() for name, row in zip(names, rows, strict=True)}
+    exported, outputs, *memories = session.run(None, inputs)
     observations = rows[0].numpy().astype(np.uint8) if rows[0].dtype == torch.int32 else rows[0].numpy()
     state = rows[1] if len(rows) > 1 else player.initial_state(len(observations))
     expected_outputs, state = player.outputs(SeatView(observations, None, 0), state)
     actions = player.native_actions(player.distribution.mode(expected_outputs))
     if player.card is not None and player.card.taken is not None:
         actions = player.card.taken(actions)
-    same = action == actions if actions.dtype.kind in "iu" else np.isclose(action, actions, rtol=CLOSE, atol=CLOSE)
+    same = exported == actions if actions.dtype.kind in "iu" else np.isclose(exported, actions, rtol=CLOSE, atol=CLOSE)
     pairs = zip((outputs, *memories), (expected_outputs, *([state.numpy()] * len(memories))), strict=True)
     differences = [np.abs(a - b).max() for a, b in pairs]
     return float(same.reshape(len(observations), -1).all(axis=1).mean()), float(max(differences))

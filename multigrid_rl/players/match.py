@@ -18,9 +18,9 @@ class SeatedPlayer:
     Args:
         streams: random streams of the player, one for each game.
         seats: indices of its agents.
-        env: the games; optional are its ``board`` for full observation, and its ``turn`` (N, A), the agents to move.
+        env: the games; it may have a ``board``, for full observation, and a ``turn`` (N, A), the agents to move.
         width: length of the part of each observation that the player reads; ``None``: all.
-        mixture: for a pool, streams that draw its player of each new game; a team has one, so mates draw alike.
+        mixture: for a pool, streams that draw its player of each new game; a team has one stream.
     """
 
     def __init__(
