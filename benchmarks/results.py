@@ -92,7 +92,7 @@ STUDIES = (
     Study(f"{OBSTACLE}-mlp", (f"experiment={OBSTACLE}-mlp",), MANY, HOLD, f"{OBSTACLE}-mlp", fresh=LAST),
     Study("single", ("scenario=single",), recipe="single", fresh=LATEST),
     Study("1v1-vs-adept", ("experiment=1v1-vs-adept",), MANY, HOLD, "1v1-vs-adept", fresh=LATER),
-    Study("1v1-vs-master", ("experiment=1v1-vs-master",), MANY, HOLD, "1v1-vs-master", fresh=LATER),
+    Study("1v1-vs-master", ("experiment=1v1-vs-master",), MANY, HOLD, "1v1-vs-master", fresh=LATEST),
     Study("coop-dtde", ("scenario=coop", "scheme=dtde"), MANY, HOLD),
     Study("coop-ctce", ("scenario=coop", "scheme=ctce"), MANY, HOLD),
     Study("2v2-dtde", ("scenario=2v2", "scheme=dtde"), MANY, HOLD, fresh=LATER),
