@@ -1,7 +1,5 @@
 """Frozen players as they stand on disk, and why they are refused, for tests."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

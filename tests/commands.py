@@ -1,7 +1,5 @@
 """The command line, called as a user does, for tests."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from typer import testing

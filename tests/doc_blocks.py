@@ -3,8 +3,6 @@
 A block without a language holds commands, as one types them; ``text`` is what is printed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

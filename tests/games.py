@@ -1,7 +1,5 @@
 """Shared by tests: set up one position by hand, play one step, read the outcome by seat name."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny real runs for tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

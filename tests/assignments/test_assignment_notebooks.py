@@ -1,7 +1,5 @@
 """The assignments' notebooks run twice in one folder, and what is stored of them is short and of no machine."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

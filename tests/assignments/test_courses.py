@@ -1,7 +1,5 @@
 """docs/courses.md and the sheets: every command is one that would start, every cited line says what is cited."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The short assignment on environments: its suite finds each planted fault, alone and with the others."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

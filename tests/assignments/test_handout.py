@@ -1,7 +1,5 @@
 """``make handout``: what students are handed stands by itself, and no solution and no model answer is in it."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

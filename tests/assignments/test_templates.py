@@ -1,7 +1,5 @@
 """Fill-in templates: made of programs that work, they say what is missing, and pass their checks once it is there."""
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """RLlib's own path, the peer of our speed measurements: the same networks and games, nothing of RLlib's replaced."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Environments of strangers that break: each ends with one line that names it and the seat, and a run can go on."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import warnings

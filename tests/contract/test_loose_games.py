@@ -1,7 +1,5 @@
 """What many environments of PettingZoo's kind do beside its letter is taken as it is meant, or told in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gymnasium

@@ -1,7 +1,5 @@
 """``predict``, and ONNX files: observations as an environment shows them, actions as it takes them."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Frames: the right picture on the right tile, as pages draw it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """RLlib's config of our runs: what users of RLlib set and read does what RLlib's documentation says."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """The red/blue-door game as RLlib plays it: the same games as ``Match``, with frozen players as modules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ray.rllib.algorithms.dqn import DQNConfig

@@ -1,7 +1,5 @@
 """Callbacks of episodes on ``config()``: once for each finished game of a batch, and what they log is in results."""
 
-from __future__ import annotations
-
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 

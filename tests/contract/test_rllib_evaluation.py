@@ -1,7 +1,5 @@
 """Evaluation beside training against somebody else, by episodes or steps, and gates on its numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 import multigrid_rl

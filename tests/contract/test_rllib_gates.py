@@ -1,7 +1,5 @@
 """Gates on anybody's RLlib algorithm, and in Tune."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What RLlib's own means put into an algorithm of ours holds: weights, states, modules."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,7 +1,5 @@
 """RLlib's settings of an update mean what they mean there: schedules, the KL penalty, single modules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

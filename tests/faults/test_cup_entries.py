@@ -1,7 +1,5 @@
 """Every kind of submission in one cup: it ends, and each has its reason on its page."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

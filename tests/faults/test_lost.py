@@ -1,7 +1,5 @@
 """Whatever is lost: nothing already reported is, and the run goes on or stops with a clear line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

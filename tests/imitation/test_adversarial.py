@@ -1,7 +1,5 @@
 """Adversarial imitation: formulas, horizons, exact resume, and that a policy comes to do what was shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs whose reward a discriminator pays: gates stay the environment's, and a checkpoint holds all that decides."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """An expert labels what a learner visits; training begins with a player, its values alone first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """Recorded play on disk and the order in which it is learned from."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 

@@ -1,7 +1,5 @@
 """Recorded play from others and for others."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from pathlib import Path

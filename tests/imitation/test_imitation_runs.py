@@ -1,7 +1,5 @@
 """Runs that learn from recorded play: the same folder, gates, players and resume as every run."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Policies of other libraries: each kind of file becomes a player that acts as the file's own network does."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Classes of the user's own in environments of Gymnasium: they evaluate, record and are asked, and are watched."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Leagues and best responses in games of others: exact exploitability, the learned bound, who takes whose part."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run whose opponents grow: alone and with env runners, interrupted, and with damaged files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

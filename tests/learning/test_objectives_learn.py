@@ -1,7 +1,5 @@
 """Each objective comes to the optimum of a task whose optimum is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

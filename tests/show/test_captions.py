@@ -1,7 +1,5 @@
 """Captions: what agents do, in words that say what came of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pages and figures are entries of tables: what asks for one gets what stands there."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Films of episodes in Gymnasium: what was drawn is decoded again, and what cannot be drawn is told in one line."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``play``: what a person does ends in a score and in a record that films show."""
 
-from __future__ import annotations
-
 import pytest
 
 from commands import call, complaint

@@ -1,7 +1,5 @@
 """Videos: what was written is decoded again; whatever cannot be shown is refused in one line and leaves no file."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Games of others, from training to a verdict: train, freeze, play against it, in a pool, in a league, resume."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

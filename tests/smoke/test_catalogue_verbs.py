@@ -1,7 +1,5 @@
 """The verbs ``players`` and ``rate``."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line: what it prints, how it leaves, and that a mistake costs one line and nothing else."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import nullcontext

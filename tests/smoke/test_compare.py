@@ -1,7 +1,5 @@
 """``compare``: two sets of runs on disk, what is said about them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The evaluate verb: the same seeds, the same table; both sides; honest shares; a closing line of JSON."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

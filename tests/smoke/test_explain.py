@@ -1,7 +1,5 @@
 """`explain` says beforehand what a run then does."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Every snippet of docs/extending.md and docs/games.md does what the page says, in an empty folder."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Runs in environments of Gymnasium: train, evaluate, resume number for number, freeze; what makes no sense there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

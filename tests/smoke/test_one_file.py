@@ -1,7 +1,5 @@
 """examples/ppo_one_file.py: the student's PPO trains, tells TensorBoard, and hands in what was trained."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """A run that was interrupted and goes on is the unbroken run, number for number."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import pickle

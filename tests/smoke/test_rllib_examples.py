@@ -1,7 +1,5 @@
 """examples/rllib: each runs as it stands, only shorter, and does what its first line says."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Ray Tune searches our runs as it does any algorithm of RLlib's."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

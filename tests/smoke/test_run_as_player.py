@@ -1,7 +1,5 @@
 """A run's folder stands wherever a player's name does: its newest players, on either side."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A verb ends the Ray session that it started, and leaves one alone that was there."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`train` from the first line to the verdict, with a local runner and with remote ones, under every scheme."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from contextlib import contextmanager

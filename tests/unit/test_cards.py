@@ -1,7 +1,5 @@
 """Frozen players on disk: what was written is what plays, and everything else is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The schema and the yaml agree."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Distributions over actions against torch's own, and against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

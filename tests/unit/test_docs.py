@@ -1,7 +1,5 @@
 """Docs say what the code does."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """From a run's seat to a frozen player of the catalogue, and what stays untouched when that is refused."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who learns what from which observation, under each scheme."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

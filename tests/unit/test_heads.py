@@ -1,7 +1,5 @@
 """Heads for bounded numbers: losses by hand, gradients, and players that keep them."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Machine code that an earlier process left on disk: it must not outlive its sources, nor end a program if damaged."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The loss and its gradient in one pass are those of torch's own operations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

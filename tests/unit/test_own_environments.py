@@ -1,7 +1,5 @@
 """Environments from outside: which files may name them, and the messages for their mistakes."""
 
-from __future__ import annotations
-
 import sys
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Networks, objectives, players and scenarios of one's own: where they may come from, and how mistakes are told."""
 
-from __future__ import annotations
-
 import json
 import sys
 

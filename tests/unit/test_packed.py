@@ -1,7 +1,5 @@
 """Opponents that travel: a packed factory plays the same games without its folder, and checks what arrived."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Players and matches: strengths, streams, the episode table and auto-reset."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

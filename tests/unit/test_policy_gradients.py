@@ -1,7 +1,5 @@
 """The update of policy gradients against a plain loop, and what stops, renews and measures it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

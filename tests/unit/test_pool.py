@@ -1,7 +1,5 @@
 """Several players take turns on a seat: how often, who decides, and what they remember."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an env runner hands to the learner: only what was lived, and exactly what the weights say about it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

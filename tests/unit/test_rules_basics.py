@@ -1,7 +1,5 @@
 """Sections 1 to 3 and 5: layouts, starts, actions, pickups, drops and rewards with hand-computed numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Section 8's legitimate tactics, after which a game must still end, and doors that swing shut again."""
 
-from __future__ import annotations
-
 import pytest
 
 from games import (

@@ -1,7 +1,5 @@
 """Section 8: each row of the table under both rule sets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

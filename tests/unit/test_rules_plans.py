@@ -1,7 +1,5 @@
 """Whole games: the plans of docs/game.md, section 9, missions on the way, truncation, and who step answers for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The numbered cases of docs/game.md, section 7: what happens when several agents act in one step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

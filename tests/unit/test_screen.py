@@ -1,7 +1,5 @@
 """What is told on the screen, for whom: a terminal, a pipe, somebody who asks for help or memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import types

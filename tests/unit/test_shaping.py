@@ -1,7 +1,5 @@
 """Training rewards as weights on events, and the event that only they use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Commands that pages, notebooks and help print are read alike by sh, bash and zsh; what make makes of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

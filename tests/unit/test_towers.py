@@ -1,7 +1,5 @@
 """Compiled towers compute what torch does, whatever the sizes and the repetitions."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from functools import partial

@@ -1,7 +1,5 @@
 """The update has the gradient of RLlib's PPO, for one action and several at once; inactive rows give no gradient."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

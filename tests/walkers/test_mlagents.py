@@ -1,7 +1,5 @@
 """Settings of ML-Agents' trainers become recipes, key by key."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 
