@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from multigrid_rl.types import GameSpec, Rules
 from multigrid_rl.world import constants as c
@@ -18,6 +19,12 @@ RED_DOOR, BLUE_DOOR = (4, 6), (11, 1)
 RED_FRONT, BLUE_FRONT = (5, 6), (10, 1)
 ROOM = [(x, y) for x in range(5, 11) for y in range(1, 7)]
 RULE_SETS = {"classic": Rules.classic(), "fair": Rules()}
+both_rules = pytest.mark.parametrize("rules", list(RULE_SETS))
+
+
+def approx(value: float) -> Any:
+    """Equal but for the last bits of a float."""
+    return pytest.approx(value, rel=1e-12)
 
 
 @dataclass(frozen=True)
