@@ -16,6 +16,13 @@ def call(*args: object, **env: str):
     return testing.CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1", **env})
 
 
+def works(*args: object, **env: str):
+    """Call it as :func:`call` does; it must do its work."""
+    result = call(*args, **env)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
 def complaint(result) -> str:
     """The one line that a refusal prints."""
     assert result.exit_code == 2, (result.exit_code, result.output, result.exception)

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from bundles import edit, everything, make_player
-from commands import call, complaint, has_verb
+from commands import call, complaint, has_verb, works
 from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
@@ -367,10 +367,9 @@ def run(tmp_path, root) -> Path:
 
 
 def test_freeze_makes_player_that_train_accepts(run, root):
-    result = call(
+    result = works(
         "players", "freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root
     )
-    assert result.exit_code == 0, result.output
     assert read_card(root / "fresh").sha256 in result.stdout
     assert "100 games against random" in result.stdout
     assert "opponent: fresh on blue_0" in train(root, "scenario.seats.blue_0=fresh").stdout

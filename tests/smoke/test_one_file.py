@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import multigrid_rl
-from commands import call
+from commands import works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.advantages import gae
 
@@ -52,8 +52,7 @@ def test_what_it_exports_plays_as_its_network_and_can_be_graded(one, tmp_path, s
     found = torch.log_softmax(torch.from_numpy(player.network.logits(torch.from_numpy(seen)).detach().numpy()), dim=1)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     (tmp_path / "rubric.yaml").write_text(RUBRIC.format(scenario, opponent))
-    graded = call("grade", tmp_path / "mine", "--rubric", tmp_path / "rubric.yaml")
-    assert graded.exit_code == 0, graded.output
+    works("grade", tmp_path / "mine", "--rubric", tmp_path / "rubric.yaml")
 
 
 def test_its_gates_and_its_bonus_are_those_of_the_scenarios(one):

@@ -16,7 +16,7 @@ from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
-from tiny_runs import TINY, rows_of, tiny_run, without_time
+from tiny_runs import TINY, rows_of, running, tiny_run, without_time
 
 pytestmark = pytest.mark.usefixtures("cores")
 
@@ -297,8 +297,7 @@ def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
 def test_configuration_values_override_checkpoint(half):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
-    algorithm = algorithm_config(config).build_algo()
-    try:
+    with running(algorithm_config(config)) as algorithm:
         start = half / "checkpoints" / "step_000002048"
         algorithm.read(start / "rllib")
         assert algorithm.run.set_state(read_state(start))
@@ -311,5 +310,3 @@ def test_configuration_values_override_checkpoint(half):
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)
         assert algorithm.run.env_steps == HALF
-    finally:
-        algorithm.stop()

@@ -19,7 +19,7 @@ from multigrid_rl.rllib.algorithm import MultigridAlgorithm
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import RunError
-from tiny_runs import TINY, tiny_run, without_time
+from tiny_runs import TINY, running, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -131,11 +131,8 @@ def iterated(algorithm):
 
 @contextmanager
 def built(*overrides):
-    algorithm = algorithm_config(compose([*TINY, "seed=5", *overrides])).build_algo()
-    try:
+    with running(algorithm_config(compose([*TINY, "seed=5", *overrides]))) as algorithm:
         yield algorithm
-    finally:
-        algorithm.stop()
 
 
 def test_wrong_driver_weights_end_run():
