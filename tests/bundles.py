@@ -135,6 +135,14 @@ def everything(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
+@contextmanager
+def unchanged(folder: Path) -> Iterator[None]:
+    """What is done within changes nothing below ``folder``."""
+    before = everything(folder)
+    yield
+    assert everything(folder) == before
+
+
 def cheetah(folder: Path, **env: object) -> Path:
     """A copy of the cheetah in the new ``folder``, whose card says something else about its environment."""
     shutil.copytree(data_root() / "checkpoints" / "cheetah-expert", folder)

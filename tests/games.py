@@ -40,6 +40,24 @@ class Outcome:
     winner: int
 
 
+class Always:
+    """Plays one action, counts in its memory the steps of each game, and notes the counts that it acts on."""
+
+    def __init__(self, action: int) -> None:
+        self.name, self.action = f"always-{action}", action
+        self.seen: list[list[int]] = []
+
+    def initial_state(self, games: int) -> Any:
+        return np.zeros(games, int)
+
+    def reset_state(self, state: Any, done: Any) -> Any:
+        return np.where(done, 0, state)
+
+    def act(self, view: Any, state: Any, rng: Any) -> Any:
+        self.seen.append(state.tolist())
+        return np.full(len(view.tokens), self.action, np.int8), state + 1
+
+
 def spec(rules: Rules | str = "classic", *, blue: int = 1, red: int = 1, **changes: Any) -> GameSpec:
     """A game with fixed keys and 300 steps, unless told otherwise."""
     chosen = RULE_SETS[rules] if isinstance(rules, str) else rules

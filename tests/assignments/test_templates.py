@@ -1,6 +1,5 @@
 """Fill-in templates: made of programs that work, they say what is missing, and pass their checks once it is there."""
 
-import importlib.util
 import runpy
 import subprocess
 import sys
@@ -9,19 +8,13 @@ from pathlib import Path
 import pytest
 
 from commands import works
+from doc_blocks import loaded
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 from tools.templates import SOURCES, TEMPLATES, template_from, template_of
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 CHECKED = {"vpg": 6, "bc": 4, "walker_reward": 4, "central_critic": 4}
-
-
-def loaded(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

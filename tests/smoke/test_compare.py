@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from bundles import unchanged
 from commands import call, complaint, works
 from multigrid_rl.cli.compare import sentence
 from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
@@ -124,9 +125,8 @@ def test_rejects_mistakes_and_writes_nothing(args, message, sides, tmp_path):
     write_run(tmp_path / "other", 0, scenario="coop")
     write_run(tmp_path / "running", 0, running=True)
     write_run(tmp_path / "stopped", 0, ended="interrupted")
-    before = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert message in complaint(call("compare", *args))
-    assert {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    with unchanged(tmp_path):
+        assert message in complaint(call("compare", *args))
 
 
 def test_force_overwrites(sides):

@@ -18,9 +18,6 @@ from tiny_runs import tiny_run
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-AGAINST_ROOKIE = ("--episodes", 200, "--opponent", "blue-rookie")
-
-
 def run(*arguments):
     return call("evaluate", *arguments)
 

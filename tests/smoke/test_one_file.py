@@ -1,7 +1,6 @@
 """examples/ppo_one_file.py: the student's PPO trains, tells TensorBoard, and hands in what was trained."""
 
 import ast
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import multigrid_rl
 from commands import works
+from doc_blocks import loaded
 from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.advantages import gae
 
@@ -30,10 +30,7 @@ exams:
 
 @pytest.fixture(scope="module")
 def one():
-    spec = importlib.util.spec_from_file_location("ppo_one_file", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(FILE, "ppo_one_file")
 
 
 @pytest.mark.parametrize(("scenario", "opponent"), [("single-obstacle", "null"), ("1v1", "random")])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bundles import unchanged
 from multigrid_rl.cli.drive import resume_hint
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
@@ -194,12 +195,11 @@ def test_edited_configuration_is_refused(copy):
     ],
 )
 def test_rejects_changes_of_fixed_settings(copy, overrides, parts):
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError) as caught:
-        resume_training(copy, overrides)
-    assert "\n" not in str(caught.value)
-    assert [part for part in parts if part not in str(caught.value)] == []
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    with unchanged(copy):
+        with pytest.raises(ConfigError) as caught:
+            resume_training(copy, overrides)
+        assert "\n" not in str(caught.value)
+        assert [part for part in parts if part not in str(caught.value)] == []
 
 
 def test_rejects_folders_that_are_no_runs(tmp_path):
@@ -215,10 +215,8 @@ def test_rejects_changed_opponents_and_changes_nothing(copy):
     provenance = json.loads(path.read_text())
     provenance["opponents"][0]["sha256"] = "0" * 64
     path.write_text(json.dumps(provenance))
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=r"blue_0=blue-rookie: sha256: expected 0000"):
+    with unchanged(copy), pytest.raises(ConfigError, match=r"blue_0=blue-rookie: sha256: expected 0000"):
         resume_training(copy, ["train.until=3072"])
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
 def test_rejects_second_writer(copy):

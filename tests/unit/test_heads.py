@@ -21,7 +21,6 @@ LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
 ACTS = spaces.Box(LOW, HIGH)
 AGENT = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), ACTS)
 SIZES = {"deterministic": None, "mixture": 3, "bins": 9, "diffusion": 4}
-SIZED = [name for name in SIZES if name != "deterministic"]
 
 
 def architecture(head: str | None, **more) -> dict:

@@ -52,8 +52,8 @@ both_activations = pytest.mark.parametrize("activation", ["tanh", "relu"])
 
 
 def assert_equals_torch(net, tokens):
-    for ours, theirs in zip(outcome(net, partial(forward, net), tokens), outcome(net, net, tokens), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+    ours, theirs = (outcome(net, function, tokens) for function in (partial(forward, net), net))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 31, 33, 130])
