@@ -43,7 +43,7 @@ RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/
 # Each start would compile Ray's and torch's sources again, 8 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve outside check presence bench-setup bench bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test test-all faults robustness soak soak-serve bench-serve check presence bench-setup bench bench-control bench-device bench-world docs pictures explain results study handout fingerprints players reference-pages doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -106,9 +106,6 @@ soak-serve: $(DEV)  ## a class server under a storm, killed at 1,000 random mome
 
 bench-serve: $(DEV)  ## a class server: waits of 300 hand-ins in 10 minutes, memory, the ladder under load; ARGS="--rate 200"
 	$(BIN)/python -m benchmarks.serve $(ARGS)
-
-outside: $(DEV)  ## 50 environments of others by the real commands, the same actions on every road; ARGS="--only mpe2"
-	$(BIN)/python -m benchmarks.outside $(ARGS)
 
 check: $(DEV)  ## lint, strict types, import law, yardsticks
 	$(BIN)/ruff check .

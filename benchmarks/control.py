@@ -266,9 +266,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.simulations, options.threads = 1, 0.05, (8,), (1, 2)
-    machine = describe()
-    print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
-    report = Report("Speed of control environments", machine)
+    report = Report("Speed of control environments", describe())
     others = {TRAINING: partial(training, report, options), CLONING: partial(cloning, report, options)}
     sections = [others.get(name, partial(engines, report, name, options)) for name in options.only]
     measure_all(report, sections, options.out)

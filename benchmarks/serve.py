@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from itertools import combinations
 from multiprocessing import Pipe, Process
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import descendants, kib_of, processes, text_of
-from multigrid_rl.competition.entries import entry_in
 from multigrid_rl.files import data_root
-from multigrid_rl.serve.course import Course
 from multigrid_rl.serve.database import HandIn
-from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.rating import PairingResult, RatingInterval, compute_ratings
 from multigrid_rl.serve.supervisor import ServedFolder, place_of
 
 BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
@@ -192,75 +187,6 @@ def handed_in(served: Served, number: int, over_s: float, programs: float, rng: 
     return ids
 
 
-#: Burns a processor for a hundredth of a second at each answer, but not in its check, which has ten games.
-_SLOW = """
-        if message["type"] == "act":
-            slow = len(message["games"]) > 10 or "slow" in locals() and slow
-            until = time.process_time() + 0.01 * slow
-            while time.process_time() < until:
-                pass
-"""
-
-
-def slow_agent(folder: Path) -> Path:
-    """Write an agent that burns a processor for as long as it may, and return its folder."""
-    shutil.copytree(data_root() / PROGRAM, folder / "slow")
-    code = folder / "slow" / "agent.py"
-    read = "        message = json.loads(line)\n"
-    code.write_text(
-        code.read_text().replace("import json\n", "import json\nimport time\n").replace(read, read + _SLOW[1:])
-    )
-    return folder / "slow"
-
-
-def beside_slow(served: Served, folder: Path, times: int, rng: random.Random) -> dict[str, list[float]]:
-    """Return waits of single hand-ins, in turn alone and while a slow agent plays."""
-    agent = slow_agent(folder)
-    people = [person.id for person in served.queue.people() if person.role == "student"]
-    found: dict[str, list[float]] = {}
-    for k in range(times):
-        kind = ("bundle", "program")[k % 2]
-        for slow in (False, True) if k % 4 < 2 else (True, False):
-            number = served.queue.hand_in(rng.choice(people), agent).id if slow else 0
-            while slow and (row := served.queue.get(HandIn, number)) is not None and row.state != "placing":
-                assert row.state != "refused", row.reason
-                time.sleep(0.1)
-            ids = handed_in(served, 1, 0, float(kind == "program"), rng)[kind]
-            found.setdefault(f"{kind}{'_beside_slow' * slow}_s", []).extend(waits(served.queue, ids, 120))
-            waits(served.queue, [number] * slow, 300)
-    return found
-
-
-def same(times: int, games: int) -> dict[str, Any]:
-    """Rate the same bundle in courses with other seeds; returns how often its interval holds what many games give."""
-    course = Course(games=games)
-
-    def rated(seed: int, each: int) -> RatingInterval:
-        secrets = {"seed": str(seed), "agents_key": "", "rubric_seed": "0"}
-        judge = Judge(course.model_copy(update={"games": each}), Path(), None, secrets)
-        names = {name: k + 1 for k, name in enumerate(judge.anchors)}
-        mine, met = entry_in(data_root() / "checkpoints" / "blue-grandmaster", judge.config), list[PairingResult]()
-        entries = [*judge.anchors.values(), mine]
-        for one, two in combinations(entries, 2):
-            ids = {entry.name: names.get(entry.name, 9) for entry in (one, two)}
-            met += [
-                PairingResult(ids[each.red], ids[each.blue], each.side, each.outcomes) for each in judge.play(one, two)
-            ]
-        return compute_ratings(met, list(names.values()))[9]
-
-    true, found = rated(10_000, 20 * games), [rated(100 + k, games) for k in range(times)]
-    inside = int(sum(one.low <= true.value <= one.high for one in found))
-    spread = float(np.std([one.value for one in found], ddof=1))
-    half = float(np.mean([one.high - one.low for one in found])) / 2
-    return {
-        "true": float(true.value),
-        "times": times,
-        "inside": inside,
-        "sd": round(spread, 1),
-        "half_interval": round(half, 1),
-    }
-
-
 def of(values: list[float]) -> dict[str, float]:
     """Return median, 95th percentile and largest of some seconds."""
     if not values:
@@ -284,19 +210,9 @@ def main() -> None:
     parser.add_argument("--programs", type=float, default=0.1, help="share of hand-ins that are programs")
     parser.add_argument("--rate", type=float, default=0.0, help="requests for the ladder a second during the storm")
     parser.add_argument("--port", type=int, default=8097)
-    parser.add_argument("--same", type=int, default=0, help="rate the same bundle so often, and nothing else")
-    parser.add_argument("--slow", type=int, default=0, help="hand in so often beside a slow agent, and nothing else")
     asked, rng = parser.parse_args(), random.Random(7)
-    if asked.same:
-        print(json.dumps(same(asked.same, 50)))
-        return
     folder = Path(tempfile.mkdtemp(prefix="serve-bench-"))
     found: dict[str, Any] = {}
-    if asked.slow:
-        with Served(course_in(folder, 300, "scenario: 1v1\nmatches: 0\n"), asked.port) as served:
-            tell(beside_slow(served, folder, asked.slow, rng), load=os.getloadavg())
-        shutil.rmtree(folder)
-        return
     with Served(course_in(folder, 300), asked.port) as served:
         found["first_page_s"] = round(served.first_page_s, 1)
         found["idle_bundle_s"], found["idle_program_s"] = [], []

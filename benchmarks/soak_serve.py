@@ -23,12 +23,11 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, select, text, update
 
-from benchmarks.serve import Served, course_in
+from benchmarks.serve import BUNDLES, Served, course_in
 from multigrid_rl.files import data_root
 from multigrid_rl.serve.database import HandIn, Job, Rating, StoredPairing
 from multigrid_rl.serve.queue import Queue
 
-_BUNDLES = ("blue-rookie", "blue-adept", "blue-master")
 #: Without games among hand-ins equal files have equal ratings.
 _COURSE = "scenario: 1v1\nmatches: 0\ngames: 50\nquota: {hand_ins: 1000}\n"
 #: How often each is done.
@@ -51,7 +50,7 @@ class Soak:
 
     def hand_in(self, kill: bool) -> None:
         """Hand in from a process of its own, which perhaps is killed meanwhile; notes what was acknowledged."""
-        name, student = self.rng.choice(_BUNDLES), self.rng.randrange(20)
+        name, student = self.rng.choice(BUNDLES), self.rng.randrange(20)
         reading, writing = os.pipe()
         pid = os.fork()
         if not pid:

@@ -6,7 +6,6 @@ It is the peer that the batched path is measured against.
 """
 
 import argparse
-import importlib
 import json
 import time
 from functools import partial
@@ -15,8 +14,6 @@ from typing import Any
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.columns import Columns
-from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
-from ray.tune.registry import register_env
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
@@ -83,18 +80,11 @@ def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
     return modules[agent]
 
 
-def measured(config: RunConfig, iterations: int, warmup: int, zoo: str | None = None) -> float:
-    """Return the environment steps a second of so many iterations after ``warmup`` ones.
-
-    With ``zoo``, a module of PettingZoo's kind, its environment is played in RLlib's own wrapper instead of our games.
-    """
-    algorithm_config = stock_config(config)
-    if zoo is not None:
-        register_env(zoo, lambda _: ParallelPettingZooEnv(importlib.import_module(zoo).parallel_env()))
-        algorithm_config.environment(zoo)
+def measured(config: RunConfig, iterations: int, warmup: int) -> float:
+    """Return the environment steps a second of so many iterations after ``warmup`` ones."""
     torch.set_num_threads(config.learner_threads)
     with ray_session():
-        algorithm = algorithm_config.build_algo()
+        algorithm = stock_config(config).build_algo()
         try:
             steps, begin = 0, time.perf_counter()
             for k in range(warmup + iterations):
@@ -112,10 +102,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--zoo", help="module of a game of PettingZoo's kind, played in RLlib's own wrapper")
     parser.add_argument("overrides", nargs="*")
     options = parser.parse_args()
-    speed = measured(compose(options.overrides), options.iterations, options.warmup, options.zoo)
+    speed = measured(compose(options.overrides), options.iterations, options.warmup)
     print(json.dumps({"env_steps_per_s": speed}))
 
 

@@ -11,7 +11,6 @@ which the original was forked from. It has no keys, no elimination, no opponents
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -146,9 +145,7 @@ def main() -> None:
         options.rounds, options.steps, options.package_steps, options.grid_steps = 1, 20, 50, 2_000
         options.grid_rounds = 1
         options.views, options.grid_games = (5,), (1, 64)
-    machine = describe()
-    print(f"world: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
-    report = Report("Speed of the game engine", machine)
+    report = Report("Speed of the game engine", describe())
     for name in options.only:
         SECTIONS[name](report, options)
     report.write(options.out)

@@ -1,7 +1,5 @@
 """Agents for tests: folders with a small program, and whether a process is gone."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

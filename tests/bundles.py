@@ -1,7 +1,5 @@
 """Frozen players as they stand on disk, and why they are refused, for tests."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -135,6 +133,14 @@ def edit(path: Path, **changes: object) -> None:
 def everything(folder: Path) -> dict[str, bytes | None]:
     """Every path below ``folder`` with its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+@contextmanager
+def unchanged(folder: Path) -> Iterator[None]:
+    """What is done within changes nothing below ``folder``."""
+    before = everything(folder)
+    yield
+    assert everything(folder) == before
 
 
 def cheetah(folder: Path, **env: object) -> Path:

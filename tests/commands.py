@@ -1,7 +1,5 @@
 """The command line, called as a user does, for tests."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from typer import testing
@@ -16,6 +14,13 @@ testing._get_command = lru_cache(testing._get_command)
 def call(*args: object, **env: str):
     """Call ``multigrid-rl`` with these arguments, on a wide terminal without colours."""
     return testing.CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1", **env})
+
+
+def works(*args: object, **env: str):
+    """Call it as :func:`call` does; it must do its work."""
+    result = call(*args, **env)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
 
 
 def complaint(result) -> str:

@@ -1,7 +1,5 @@
 """Configurations and what is wrong with them, for tests."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

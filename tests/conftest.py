@@ -1,7 +1,5 @@
 """Puts this folder on the path, so that every test file can say ``from games import ...``; how many work at a time."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import inspect

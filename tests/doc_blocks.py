@@ -3,17 +3,19 @@
 A block without a language holds commands, as one types them; ``text`` is what is printed.
 """
 
-from __future__ import annotations
-
+import importlib.util
 import os
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from commands import help_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -28,6 +30,29 @@ printf '%s\\0' $# "$@" > "$ASKED"
 read -r status < "$ANSWERED"
 exit "$status"
 """
+
+
+def loaded(path: Path, name: str = "") -> Any:
+    """A program as a module, by the name of its file or another one."""
+    spec = importlib.util.spec_from_file_location(name or path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_starts(line: str) -> None:
+    """``make`` has the target, or the verb all options of the line."""
+    program, *words = shlex.split(line)
+    if program == "make":
+        done = subprocess.run(
+            ["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return
+    shown = help_of(words)
+    assert shown.exit_code == 0, shown.output
+    options = re.findall(r"(?<=\s)--[a-z-]+", line)
+    assert [option for option in options if option not in shown.output] == []
 
 
 class Block(NamedTuple):

@@ -1,7 +1,5 @@
 """A synthetic environment whose agents decide now and then, come and go, for tests; and what truly happened in it."""
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 

@@ -1,12 +1,11 @@
 """Shared by tests: set up one position by hand, play one step, read the outcome by seat name."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from multigrid_rl.types import GameSpec, Rules
 from multigrid_rl.world import constants as c
@@ -20,6 +19,12 @@ RED_DOOR, BLUE_DOOR = (4, 6), (11, 1)
 RED_FRONT, BLUE_FRONT = (5, 6), (10, 1)
 ROOM = [(x, y) for x in range(5, 11) for y in range(1, 7)]
 RULE_SETS = {"classic": Rules.classic(), "fair": Rules()}
+both_rules = pytest.mark.parametrize("rules", list(RULE_SETS))
+
+
+def approx(value: float) -> Any:
+    """Equal but for the last bits of a float."""
+    return pytest.approx(value, rel=1e-12)
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,24 @@ class Outcome:
     truncated: bool
     done: bool
     winner: int
+
+
+class Always:
+    """Plays one action, counts in its memory the steps of each game, and notes the counts that it acts on."""
+
+    def __init__(self, action: int) -> None:
+        self.name, self.action = f"always-{action}", action
+        self.seen: list[list[int]] = []
+
+    def initial_state(self, games: int) -> Any:
+        return np.zeros(games, int)
+
+    def reset_state(self, state: Any, done: Any) -> Any:
+        return np.where(done, 0, state)
+
+    def act(self, view: Any, state: Any, rng: Any) -> Any:
+        self.seen.append(state.tolist())
+        return np.full(len(view.tokens), self.action, np.int8), state + 1
 
 
 def spec(rules: Rules | str = "classic", *, blue: int = 1, red: int = 1, **changes: Any) -> GameSpec:

@@ -1,7 +1,5 @@
 """Environments of strangers, as tests of Gymnasium's side need them; registered when this module is imported."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The end of a run of tests: what was skipped here, how often, and what would enable it."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections import Counter

@@ -1,7 +1,5 @@
 """Small games of PettingZoo's kind that take liberties which many environments take, for tests."""
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv

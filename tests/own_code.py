@@ -1,7 +1,5 @@
 """Networks and objectives of a user's own, most of them mistaken, for tests."""
 
-from __future__ import annotations
-
 SOURCE = """
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A game of two seats that see and do different things, for tests: one moves in two parts, one by numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv

@@ -1,7 +1,5 @@
 """Run folders as training writes them, made of numbers: nothing is trained."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

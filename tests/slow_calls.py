@@ -1,7 +1,5 @@
 """What processes of tests call: it imports next to nothing, as each of them imports it again."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Small environments of PettingZoo's kind for tests: most of them have a fault; and how all of them are played."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """What this program can do, a real command for each: a change of the house that loses one fails here."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

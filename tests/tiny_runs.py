@@ -1,8 +1,7 @@
 """Tiny real runs for tests."""
 
-from __future__ import annotations
-
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 from multigrid_rl.cli.train import run_training
@@ -35,3 +34,13 @@ def without_time(rows):
         {name: value for name, value in row.items() if name not in NO_TIME and not name.startswith("timing/")}
         for row in rows
     ]
+
+
+@contextmanager
+def running(config):
+    """An algorithm of RLlib's, built from its config, for a block."""
+    algorithm = config.build_algo()
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()

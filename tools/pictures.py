@@ -16,14 +16,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageSequence
 from rich.console import Console
 from rich.text import Text
 
-from multigrid_rl.api import Run
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.show.captions import font
@@ -187,43 +185,6 @@ def play(_: Path) -> None:
     smaller("play-1v1.png")
 
 
-#: Runs of docs/reading-a-curve.md: what is changed in the recipe of 1v1.
-RUNS = {
-    "the recipe": [],
-    "A: train.lr=0.05": ["train.lr=0.05"],
-    "B: train.num_envs=8": ["train.num_envs=8", "train.minibatch_size=128"],
-    "C: train.entropy_coef=0.2": ["train.entropy_coef=0.2", "train.entropy_decay=2000000"],
-}
-#: What is drawn of them, with the gate's bound.
-DRAWN = {
-    "return_mean/red_0": 1.3,
-    "explained_variance/red_0": 0.4,
-    "entropy/red_0": 0.3,
-    "behaviour/red_0/key_pickup": None,
-}
-
-
-def curves(folder: Path) -> None:
-    """Draw a run that holds its gates and three that do not: a minute of training."""
-    figure, panels = plt.subplots(2, 2, figsize=(9, 5.2), sharex=True, layout="constrained")
-    for k, (name, overrides) in enumerate(RUNS.items()):
-        words = ["scenario=1v1", f"run_dir={folder / str(k)}", "--until", "1000000", *overrides]
-        subprocess.run([*PROGRAM, "train", *words], check=True)
-        metrics = Run(folder / str(k)).metrics
-        for panel, metric in zip(panels.flat, DRAWN, strict=True):
-            seen = metrics[metric].dropna()
-            seen = seen.rolling(5 + len(seen) // 40, min_periods=1).mean()
-            panel.plot(seen.index, seen, label=name, linewidth=1.6)
-    for panel, (metric, bound) in zip(panels.flat, DRAWN.items(), strict=True):
-        panel.set_title(metric, fontsize=10)
-        if bound is not None:
-            panel.axhline(bound, color="grey", linestyle=":")
-    panels[0, 0].legend(fontsize=8)
-    figure.supxlabel("environment steps", fontsize=9)
-    figure.savefig(IMAGES / "reading-a-curve.png", dpi=100)
-    smaller("reading-a-curve.png")
-
-
 #: Players of the gallery: whom its film shows it against, what it is; further words of the film and of play.
 GALLERY = {
     "key-runner": ("hunter", "scripted: fetches its key, opens its door", "scenario=1v1"),
@@ -295,7 +256,7 @@ def trained(folder: Path) -> Path:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "boards": boards, "views": views, "game": game, "terminal": terminal, "report": report,
-    "cup": cup, "play": play, "curves": curves, "gallery": gallery,
+    "cup": cup, "play": play, "gallery": gallery,
 }  # fmt: skip
 
 

@@ -2,13 +2,11 @@
 
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --num-envs 64 --workers dummy --threads 1
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --env-id HalfCheetah-v5 --num-envs 8 --workers dummy --threads 1
-    .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --zoo mpe2.simple_v3 --num-envs 32 --workers dummy --threads 1
 
 Network, batch, epochs and minibatch are those of ``multigrid-rl train``; what is left to tune is in the arguments.
 """
 
 import argparse
-import importlib
 import json
 import time
 from functools import partial
@@ -17,7 +15,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import supersuit
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -69,14 +66,8 @@ class Clock(BaseCallback):
 def make_envs(scenario: str, options: argparse.Namespace) -> VecEnv:
     """Return the games, each in Stable-Baselines3's own monitor as its ``make_vec_env`` does it.
 
-    Observations and rewards of another environment are normalised, as its recipes for MuJoCo do. Agents of PettingZoo's
-    are environments side by side, as SuperSuit makes them.
+    Observations and rewards of another environment are normalised, as its recipes for MuJoCo do.
     """
-    if options.zoo:
-        flat = supersuit.pettingzoo_env_to_vec_env_v1(importlib.import_module(options.zoo).parallel_env())
-        processes = torch.multiprocessing.cpu_count() if options.workers == "subproc" else 0
-        many: VecEnv = supersuit.concat_vec_envs_v1(flat, options.num_envs, processes, "stable_baselines3")
-        return many
     if options.env_id:
         bodies = [partial(_body, options.env_id) for _ in range(options.num_envs)]
         kind = partial(SubprocVecEnv, start_method="forkserver") if options.workers == "subproc" else DummyVecEnv
@@ -115,7 +106,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         vf_coef=0.5,
         max_grad_norm=0.5,
         policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh},
-        seed=None if options.zoo else 0,  # SuperSuit's vector environment takes none
+        seed=0,
         device="cpu",
     )
     clock = Clock()
@@ -132,7 +123,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenario", default="single")
     parser.add_argument("--env-id", help="an environment of Gymnasium's in place of a scenario")
-    parser.add_argument("--zoo", help="a module of PettingZoo's kind in place of a scenario")
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--workers", choices=WORKERS, required=True)
     parser.add_argument("--threads", type=int, required=True, help="of torch in the learner")

@@ -1,7 +1,5 @@
 """The assignments' notebooks run twice in one folder, and what is stored of them is short and of no machine."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json
@@ -15,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from commands import call
+from commands import works
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
 
@@ -60,9 +58,7 @@ def test_a_notebook_runs_twice(path, tmp_path, monkeypatch):
         """Run our verbs in this process, which has been started already."""
         if command[:3] != [sys.executable, "-m", "multigrid_rl.cli.main"]:
             return started(command, **options)
-        result = call(*map(os.fspath, command[3:]))
-        assert result.exit_code == 0, result.output
-        return result
+        return works(*map(os.fspath, command[3:]))
 
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(subprocess, "run", here)

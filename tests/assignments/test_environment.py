@@ -1,11 +1,10 @@
 """The short assignment on environments: its suite finds each planted fault, alone and with the others."""
 
-from __future__ import annotations
-
-import importlib.util
 from pathlib import Path
 
 import pytest
+
+from doc_blocks import loaded
 
 FOLDER = Path(__file__).parents[2] / "docs" / "assignments"
 #: Of each check what is wrong in the game that is handed out, and what is right.
@@ -17,13 +16,6 @@ FAULTS = {
     "check_seeds": ("default_rng()", "default_rng(seed)"),
     "check_rewards": ("100.0 if met else -1.0", "1.0 if met else -0.01"),
 }
-
-
-def loaded(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("left", [[*FAULTS], [], *([name] for name in FAULTS)], ids=" ".join)

@@ -1,8 +1,5 @@
 """``make handout``: what students are handed stands by itself, and no solution and no model answer is in it."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 import re
 import subprocess
@@ -12,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from doc_blocks import loaded
 from tools.templates import SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +21,7 @@ BLOCK = re.compile(r"# TODO-BEGIN (\w+): .+\n((?:.*\n)*?) *# TODO-END \1\b")
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("handout", ROOT / "tools" / "handout.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "tools" / "handout.py")
 
 
 @pytest.fixture(scope="module", params=NUMBERS)

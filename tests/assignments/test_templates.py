@@ -1,8 +1,5 @@
 """Fill-in templates: made of programs that work, they say what is missing, and pass their checks once it is there."""
 
-from __future__ import annotations
-
-import importlib.util
 import runpy
 import subprocess
 import sys
@@ -10,20 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from commands import call
+from commands import works
+from doc_blocks import loaded
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 from tools.templates import SOURCES, TEMPLATES, template_from, template_of
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 CHECKED = {"vpg": 6, "bc": 4, "walker_reward": 4, "central_critic": 4}
-
-
-def loaded(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -190,8 +181,7 @@ def test_a_critic_that_was_filled_in_trains_and_its_player_needs_no_team_mate(tm
     words = ["scenario=coop", "scheme=ctde", "experiment=none", "model.name=central_critic:CentralCritic"]
     rows = tiny_run(tmp_path / "run", *words, "scenario.game.max_steps=30")[1]
     assert {"explained_variance/red_0", "explained_variance/red_1"} <= rows[-1].keys()
-    judged = call("evaluate", tmp_path / "run", "--episodes", 4)
-    assert judged.exit_code == 0, judged.output
+    works("evaluate", tmp_path / "run", "--episodes", 4)
     monkeypatch.setattr(sys.modules["central_critic"], "CentralCritic", WithoutCentralSpace)
     with pytest.raises(ConfigError, match=r"central_critic:CentralCritic: arguments: expected .*central_space\), got"):
         tiny_run(tmp_path / "refused", *words)
@@ -204,14 +194,10 @@ class WithoutCentralSpace:
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["log_prob", pytest.param("mse", marks=pytest.mark.long)])
 def test_what_the_cloning_program_writes_is_a_player(tmp_path, loss):
-    recorded = call(
-        "data", "record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos"
-    )
-    assert recorded.exit_code == 0, recorded.output
+    works("data", "record", "cheetah-expert", "scenario=halfcheetah", "--steps", 2000, "-o", tmp_path / "demos")
     options = ["--loss", loss, "--steps", "20", "--expert", "cheetah-expert", "--rounds", "2", "--label-steps", "100"]
     command = [sys.executable, "bc.py", tmp_path / "demos", "-o", tmp_path / "clone", *options]
     done = subprocess.run(command, cwd=SOLUTIONS, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "round 1: 2,200 rows" in done.stdout
-    judged = call("evaluate", tmp_path / "clone", "--episodes", 2)
-    assert judged.exit_code == 0, judged.output
+    works("evaluate", tmp_path / "clone", "--episodes", 2)

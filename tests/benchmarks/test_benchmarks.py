@@ -1,7 +1,5 @@
 """The pure parts of the benchmarks: what is measured must be told right, without measuring anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

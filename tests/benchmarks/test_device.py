@@ -1,7 +1,5 @@
 """``make bench-device``: what a machine lacks time or a GPU for is named, and numbers are compared."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The table of docs/results, and what results.json keeps: honest numbers over seeds."""
 
-from __future__ import annotations
-
 import json
 
 from benchmarks import results

@@ -1,7 +1,5 @@
 """What the soak makes of what it has seen."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.soak import faults, kind, summary

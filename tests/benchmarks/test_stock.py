@@ -1,14 +1,12 @@
 """RLlib's own path, the peer of our speed measurements: the same networks and games, nothing of RLlib's replaced."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from benchmarks.stock import measured, stock_config
 from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.build import algorithm_config
-from tiny_runs import TINY
+from tiny_runs import TINY, running
 
 # Ray and tensorboard warn about their own future at every start.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -29,11 +27,8 @@ def test_networks_start_with_same_weights(session):
     ids=["1v1", "dtde", "shared"],
 )
 def test_rllib_trains_our_games(session, overrides, networks):
-    algorithm = stock_config(compose([*TINY, "seed=5", *overrides])).build_algo()
-    try:
+    with running(stock_config(compose([*TINY, "seed=5", *overrides]))) as algorithm:
         results = algorithm.train()
-    finally:
-        algorithm.stop()
     assert networks <= set(results["learners"])
     assert all(1.746 < results["learners"][name]["entropy"] <= 1.946 for name in networks)
 

@@ -1,7 +1,5 @@
 """Studies: every arm is a run that composes, and the page says what came of the seeds."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shipped players, without playing: files, hashes, seats, strengths, and who is needed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A kind of environments from outside: one file, and one entry in the table."""
 
-from __future__ import annotations
-
 import pytest
 
 from multigrid_rl import tables

@@ -1,7 +1,5 @@
 """The Gymnasium face: contract, seeds, ends and who may sit where, for every scenario there is."""
 
-from __future__ import annotations
-
 import pickle
 
 import cloudpickle

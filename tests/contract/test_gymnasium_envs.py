@@ -1,7 +1,5 @@
 """Environments of strangers side by side: what they are told and say, how they begin, end and go on."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 

@@ -1,7 +1,5 @@
 """What many environments of PettingZoo's kind do beside its letter is taken as it is meant, or told in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gymnasium
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from commands import call, complaint
+from commands import call, complaint, works
 from loose_games import Loose
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
@@ -126,8 +124,7 @@ def test_agents_that_cannot_be_told_apart_are_refused(names):
 
 def test_seat_with_a_dot_in_its_name_is_set_and_trained_beside(tmp_path):
     args = [f"env_id={LOOSE}", 'env_args={names: ["agent.0", "red/1"]}', f"run_dir={tmp_path / 'run'}"]
-    result = call("train", *TINY, *args, "scenario.seats.agent.0=random")
-    assert result.exit_code == 0, result.output
+    works("train", *TINY, *args, "scenario.seats.agent.0=random")
     assert (tmp_path / "run" / "verdict.json").exists()
     assert [path.name for path in (tmp_path / "run").glob("checkpoints/*/players/*")] == ["red_1"]
 

@@ -1,7 +1,5 @@
 """Environments of the ``multigrid`` package as games of PettingZoo's kind, by ``examples/multigrid_games.py``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The PettingZoo face: contract, seeds, ends and aliases, for every scenario there is."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 

@@ -1,7 +1,5 @@
 """PettingZoo's environments behind the batched face: whose turn it is, what is legal, what is paid, how it goes on."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

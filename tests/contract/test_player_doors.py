@@ -1,7 +1,5 @@
 """Doors: another way to name a player, and another page, are an entry of a table and its object."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path

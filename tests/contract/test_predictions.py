@@ -1,7 +1,5 @@
 """``predict``, and ONNX files: observations as an environment shows them, actions as it takes them."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -11,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import multigrid_rl
-from bundles import game_bundle
+from bundles import edit, game_bundle
 from commands import call, complaint
 from multigrid_rl.envs.base import AGENT, flat_actions
 from multigrid_rl.envs.zoo import seat_of
@@ -117,8 +115,7 @@ def test_card_without_what_its_environment_takes_still_plays(tmp_path):
 )
 def test_card_with_other_actions_than_its_environment_takes_is_refused(tmp_path, taken):
     player_of(tmp_path / "one")
-    card = json.loads((tmp_path / "one" / CARD_FILE).read_text())
-    (tmp_path / "one" / CARD_FILE).write_text(json.dumps({**card, "taken": taken}))
+    edit(tmp_path / "one", taken=taken)
     with pytest.raises(PlayerError, match="taken"):
         read_card(tmp_path / "one")
 

@@ -1,29 +1,11 @@
 """Frames: the right picture on the right tile, as pages draw it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
+import games as g
 from composing import GAMES
-from games import (
-    BLUE_BALL,
-    BLUE_KEY,
-    BLUE_KEY_USED,
-    EAST,
-    NORTH,
-    RED_BALL,
-    RED_DOOR,
-    RED_KEY,
-    RED_KEY_USED,
-    SOUTH,
-    WEST,
-    clear,
-    place,
-    play,
-    put,
-    world,
-)
+from games import clear, place, play, put, world
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -34,7 +16,8 @@ TILE = 32
 UNSEEN_CELL = (2, 4)
 #: Codes by what they look like: a key is the same before and after it has been picked up.
 LOOKS = [
-    (c.UNSEEN,), (c.EMPTY,), (c.WALL,), (RED_KEY, RED_KEY_USED), (BLUE_KEY, BLUE_KEY_USED), (RED_BALL,), (BLUE_BALL,),
+    (c.UNSEEN,), (c.EMPTY,), (c.WALL,), (g.RED_KEY, g.RED_KEY_USED), (g.BLUE_KEY, g.BLUE_KEY_USED),
+    (g.RED_BALL,), (g.BLUE_BALL,),
     *((code,) for door in (c.DOOR_LOCKED, c.DOOR_CLOSED, c.DOOR_OPEN) for code in (door, door + 1)),
     *((c.AGENT + k,) for k in range(8)),
 ]  # fmt: skip
@@ -80,7 +63,7 @@ def test_objects_are_drawn_on_their_cells(code):
     assert same(tile_of(render_frame(w, 0), UNSEEN_CELL), draw_tile(TILE, code))
 
 
-@pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
+@pytest.mark.parametrize("heading", [g.EAST, g.SOUTH, g.WEST, g.NORTH])
 @pytest.mark.parametrize(("seat", "team"), [("red_0", 0), ("blue_0", 1)])
 def test_agents_are_team_coloured_triangles_with_heading(seat, team, heading):
     w = world()
@@ -122,7 +105,7 @@ def test_first_frame_of_every_game_shows_board(scenario):
 
 def test_frame_changes_only_where_game_changes():
     w = world(blue=0)
-    place(w, "red_0", 8, 4, WEST)
+    place(w, "red_0", 8, 4, g.WEST)
     w.observe()
     before = render_frame(w, 0)
     assert same(before, render_frame(w, 0))
@@ -137,24 +120,24 @@ def test_frame_changes_only_where_game_changes():
 
 def test_last_frame_shows_opened_door_and_winner():
     w = world("fair")
-    place(w, "red_0", 5, 6, WEST, RED_KEY_USED)
+    place(w, "red_0", 5, 6, g.WEST, g.RED_KEY_USED)
     outcome = play(w, red_0=c.TOGGLE)
     assert outcome.done
     frame = render_frame(w, 0)
-    assert same(tile_of(frame, RED_DOOR), draw_tile(TILE, c.DOOR_OPEN, RED))
+    assert same(tile_of(frame, g.RED_DOOR), draw_tile(TILE, c.DOOR_OPEN, RED))
     assert living_agents(w, 0) == [0, 1]
-    assert same(tile_of(frame, (6, 6)), agent(1, EAST, seen=BLUE))
+    assert same(tile_of(frame, (6, 6)), agent(1, g.EAST, seen=BLUE))
 
 
 @pytest.mark.parametrize("rules", ["classic", "fair"])
 @pytest.mark.parametrize("blue", [1, 2])
 def test_eliminated_agents_are_crossed_out_in_their_side_room(rules, blue):
     w = world(rules, blue=blue)
-    place(w, "red_0", 7, 2, EAST)
-    place(w, "blue_0", 8, 2, NORTH, BLUE_KEY_USED)
+    place(w, "red_0", 7, 2, g.EAST)
+    place(w, "blue_0", 8, 2, g.NORTH, g.BLUE_KEY_USED)
     w.observe()
     label = "B" if blue == 1 else "B0"
-    assert same(tile_of(render_frame(w, 0), (8, 2)), agent(1, NORTH, BLUE_KEY_USED, seen=RED | BLUE, label=label))
+    assert same(tile_of(render_frame(w, 0), (8, 2)), agent(1, g.NORTH, g.BLUE_KEY_USED, seen=RED | BLUE, label=label))
     assert play(w, red_0=c.TOGGLE).done == (blue == 1)
     frame = render_frame(w, 0)
     assert living_agents(w, 0) == list(range(1, blue + 1))
@@ -162,21 +145,21 @@ def test_eliminated_agents_are_crossed_out_in_their_side_room(rules, blue):
     heading, hand = int(w.state.heading[0, 0]), int(w.state.hand[0, 0])
     assert same(tile_of(frame, room), agent(1, heading, hand, label=label, out=True))
     assert same(tile_of(frame, (8, 2)), draw_tile(TILE, c.EMPTY, RED))
-    assert same(tile_of(frame, (7, 2)), agent(0, EAST, seen=RED, label="R" if blue == 1 else "R0"))
+    assert same(tile_of(frame, (7, 2)), agent(0, g.EAST, seen=RED, label="R" if blue == 1 else "R0"))
 
 
-@pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
+@pytest.mark.parametrize("heading", [g.EAST, g.SOUTH, g.WEST, g.NORTH])
 def test_carried_object_is_a_badge_at_front_left(heading):
     w = world(blue=0)
     clear(w)
     pictures = {}
-    for code in (c.EMPTY, RED_KEY_USED, BLUE_BALL):
+    for code in (c.EMPTY, g.RED_KEY_USED, g.BLUE_BALL):
         place(w, "red_0", 8, 4, heading, code)
         w.observe()
         pictures[code] = tile_of(render_frame(w, 0), (8, 4))
     assert len({picture.tobytes() for picture in pictures.values()}) == 3
-    rows, columns = np.nonzero((pictures[BLUE_BALL] != pictures[c.EMPTY]).any(axis=2))
-    right, down = {EAST: (1, 0), SOUTH: (1, 1), WEST: (0, 1), NORTH: (0, 0)}[heading]
+    rows, columns = np.nonzero((pictures[g.BLUE_BALL] != pictures[c.EMPTY]).any(axis=2))
+    right, down = {g.EAST: (1, 0), g.SOUTH: (1, 1), g.WEST: (0, 1), g.NORTH: (0, 0)}[heading]
     half = TILE // 2
     assert (columns.min() >= half - 1) if right else (columns.max() <= half)
     assert (rows.min() >= half - 1) if down else (rows.max() <= half)
@@ -188,11 +171,11 @@ def test_carried_object_is_a_badge_at_front_left(heading):
 def test_cells_in_view_are_shaded_but_walls():
     w = world(blue=0)
     clear(w)
-    place(w, "red_0", 6, 3, NORTH)
+    place(w, "red_0", 6, 3, g.NORTH)
     w.observe()
     expected = {(x, y) for x in range(4, 9) for y in range(4)}
     assert {tuple(cell) for cell in np.argwhere(visible_cells(w, 0, living_agents(w, 0))).tolist()} == expected
-    place(w, "red_0", 5, 3, WEST)
+    place(w, "red_0", 5, 3, g.WEST)
     w.observe()
     beyond_the_wall = {(x, y) for x, y in np.argwhere(visible_cells(w, 0, living_agents(w, 0))).tolist() if x < 4}
     assert beyond_the_wall == set()
@@ -209,17 +192,17 @@ def test_cells_in_view_are_shaded_but_walls():
 @pytest.mark.parametrize("size", [4, 7, 16, 48])
 def test_tiles_of_any_size(size):
     w = world()
-    place(w, "red_0", 7, 2, EAST, RED_KEY)
+    place(w, "red_0", 7, 2, g.EAST, g.RED_KEY)
     w.observe()
     frame = render_frame(w, 0, size)
     assert frame.shape == (8 * size, 16 * size, 3)
-    assert same(tile_of(frame, RED_DOOR, size), draw_tile(size, c.DOOR_LOCKED))
+    assert same(tile_of(frame, g.RED_DOOR, size), draw_tile(size, c.DOOR_LOCKED))
 
 
 def test_batch_games_have_own_frames_and_drawing_is_pure():
     w = World(load_scenario("1v1").spec, 3, seed=5)
     before = [part.copy() for part in (*w.state, *w.outputs)]
-    frames = [render_frame(w, g) for g in range(3)]
+    frames = [render_frame(w, game) for game in range(3)]
     assert all(
         np.array_equal(one, two, equal_nan=True) for one, two in zip(before, (*w.state, *w.outputs), strict=True)
     )

@@ -1,10 +1,9 @@
 """RLlib's config of our runs: what users of RLlib set and read does what RLlib's documentation says."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
+from contextlib import ExitStack
 from typing import ClassVar
 
 import cloudpickle
@@ -19,7 +18,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.rllib import config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, tiny_run, without_time
+from tests.tiny_runs import TINY, running, tiny_run, without_time
 
 SMALL = [*TINY, "seed=5"]
 
@@ -29,15 +28,8 @@ pytestmark = pytest.mark.usefixtures("no_session")
 @pytest.fixture
 def built():
     """Builds algorithms, and stops them."""
-    algorithms = []
-
-    def build(made):
-        algorithms.append(made.build_algo())
-        return algorithms[-1]
-
-    yield build
-    for algorithm in algorithms:
-        algorithm.stop()
+    with ExitStack() as algorithms:
+        yield lambda made: algorithms.enter_context(running(made))
 
 
 def test_train_is_an_iteration_under_the_keys_of_rllib(built, tmp_path):

@@ -1,7 +1,5 @@
 """The red/blue-door game as RLlib plays it: the same games as ``Match``, with frozen players as modules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -23,6 +21,7 @@ from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors, regist
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import spaces
+from tiny_runs import running
 
 #: RLlib registers every environment under one name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env:UserWarning")
@@ -279,11 +278,7 @@ def test_a_frozen_player_plays_against_dqn():
         .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"red": RLModuleSpec(), "blue": frozen}))
         .training(replay_buffer_config=buffer, num_steps_sampled_before_learning_starts=8, train_batch_size=8)
     )
-    with without_object_store():
-        algorithm = made.build_algo()
-        try:
-            results = [algorithm.train() for _ in range(2)]
-        finally:
-            algorithm.stop()
+    with without_object_store(), running(made) as algorithm:
+        results = [algorithm.train() for _ in range(2)]
     assert "red" in results[-1]["learners"]
     assert "blue" not in results[-1]["learners"]

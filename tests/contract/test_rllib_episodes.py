@@ -1,13 +1,11 @@
 """Callbacks of episodes on ``config()``: once for each finished game of a batch, and what they log is in results."""
 
-from __future__ import annotations
-
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.rllib import GateCallback, config
-from tests.tiny_runs import TINY, without_time
+from tests.tiny_runs import TINY, running, without_time
 
 SHORT = [*TINY, "scenario.game.max_steps=9", "seed=5"]
 pytestmark = pytest.mark.usefixtures("no_session")
@@ -33,11 +31,8 @@ def nothing_seen():
 
 
 def trained(made, iterations=2):
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
         return [algorithm.train() for _ in range(iterations)], algorithm.row
-    finally:
-        algorithm.stop()
 
 
 def test_each_finished_game_is_one_episode_and_its_metrics_reach_results_and_gates():
@@ -80,8 +75,7 @@ def test_functions_and_evaluated_games_are_called_likewise():
 def test_replaced_env_runners_are_told():
     told = []
     made = config("1v1", *SHORT).callbacks(on_env_runners_recreated=lambda **how: told.append(how))
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
 
         class Pool:
             recreated, env_runners, restarts = [2], 1, 1
@@ -95,5 +89,3 @@ def test_replaced_env_runners_are_told():
         assert told[0]["algorithm"] is algorithm
         algorithm.train()
         assert len(told) == 1
-    finally:
-        algorithm.stop()

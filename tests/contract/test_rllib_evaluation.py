@@ -1,25 +1,20 @@
 """Evaluation beside training against somebody else, by episodes or steps, and gates on its numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 import multigrid_rl
 from multigrid_rl.gates import Gate
 from multigrid_rl.rllib import GateCallback, config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, without_time
+from tests.tiny_runs import TINY, running, without_time
 
 pytestmark = pytest.mark.usefixtures("no_session")
 
 
 def evaluated(made, iterations=1):
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
         results = [algorithm.train() for _ in range(iterations)]
         return results, algorithm.row
-    finally:
-        algorithm.stop()
 
 
 def test_evaluation_against_another_opponent_changes_no_training_and_gates_judge_it():

@@ -1,7 +1,5 @@
 """Gates on anybody's RLlib algorithm, and in Tune."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -11,7 +9,7 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from multigrid_rl.gates import Gate
 from multigrid_rl.rllib import GateCallback, GateStopper, config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY
+from tests.tiny_runs import TINY, running
 
 RETURN = "env_runners/episode_return_mean"
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env:UserWarning")
@@ -160,11 +158,8 @@ def test_stock_ppo_on_cartpole_is_judged(capsys):
         .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
         .callbacks(GateCallback(gates, report_episodes=1, every_s=0))
     )
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
         found = [algorithm.train()["gates"] for _ in range(3)]
-    finally:
-        algorithm.stop()
     assert found[-1]["held"]
     assert found[-1]["learners/default_policy/entropy"]["value"] < 1
     assert "env_runners/episode_return_mean >= 9 now" in capsys.readouterr().out
@@ -184,11 +179,8 @@ def test_stock_multi_agent_environment_is_judged_module_by_module():
         .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
         .callbacks(GateCallback(gates, report_episodes=1, every_s=None))
     )
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
         rows = [algorithm.train() for _ in range(3)]
-    finally:
-        algorithm.stop()
     assert rows[-1]["gates"]["held"]
     assert rows[-1]["gates"][module]["value"] == rows[-1]["env_runners"]["module_episode_returns_mean"]["one"]
     assert 0 < rows[-1]["gates"]["learners/two/entropy"]["value"] < 1
@@ -196,9 +188,6 @@ def test_stock_multi_agent_environment_is_judged_module_by_module():
 
 def test_callback_shows_the_gates_of_our_runs(capsys):
     made = config("1v1", *TINY, "seed=5").callbacks(GateCallback(every_s=0))
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
         algorithm.train()
-    finally:
-        algorithm.stop()
     assert "512 steps | gates: waiting for 100 finished episodes" in capsys.readouterr().out

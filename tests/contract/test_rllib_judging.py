@@ -1,7 +1,5 @@
 """What was trained by ``config()`` is judged as a run is: an algorithm, a checkpoint's folder, a trial's result."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """All that ``PPOConfig``'s own methods take is known to ``config()``: followed, or refused with a reason."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

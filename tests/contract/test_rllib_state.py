@@ -1,8 +1,7 @@
 """What RLlib's own means put into an algorithm of ours holds: weights, states, modules."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import ray
@@ -10,7 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.rllib import MultigridAlgorithm, config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, without_time
+from tests.tiny_runs import TINY, running, without_time
 
 PART = "learner_group/learner/rl_module/red_0"
 pytestmark = pytest.mark.usefixtures("no_session")
@@ -19,16 +18,13 @@ pytestmark = pytest.mark.usefixtures("no_session")
 @pytest.fixture
 def built():
     """Builds algorithms, and stops them."""
-    algorithms = []
+    with ExitStack() as algorithms:
 
-    def build(*overrides, callbacks=None):
-        made = config("1v1", *TINY, *overrides)
-        algorithms.append((made if callbacks is None else made.callbacks(callbacks)).build_algo())
-        return algorithms[-1]
+        def build(*overrides, callbacks=None):
+            made = config("1v1", *TINY, *overrides)
+            return algorithms.enter_context(running(made if callbacks is None else made.callbacks(callbacks)))
 
-    yield build
-    for algorithm in algorithms:
-        algorithm.stop()
+        yield build
 
 
 def by_component(one, other, path):

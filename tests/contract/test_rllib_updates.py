@@ -1,7 +1,5 @@
 """RLlib's settings of an update mean what they mean there: schedules, the KL penalty, single modules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from multigrid_rl.learn.penalty import KlPenalty
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.rllib import config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, without_time
+from tests.tiny_runs import TINY, running, without_time
 
 SMALL = [*TINY, "seed=5"]
 pytestmark = pytest.mark.usefixtures("no_session")
@@ -22,11 +20,8 @@ pytestmark = pytest.mark.usefixtures("no_session")
 
 def trained(change, iterations=2, scenario="1v1", overrides=()):
     """Results of a few iterations."""
-    algorithm = change(config(scenario, *SMALL, *overrides)).build_algo()
-    try:
+    with running(change(config(scenario, *SMALL, *overrides))) as algorithm:
         return [algorithm.train() for _ in range(iterations)]
-    finally:
-        algorithm.stop()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Gymnasium environments that are right, but other than most: each kind trains, or is refused in one line."""
 
-from __future__ import annotations
-
 import logging
 
 import gymnasium

@@ -1,7 +1,5 @@
 """A trainer from outside: one file and one entry of the table, and a run of two iterations."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

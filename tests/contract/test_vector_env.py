@@ -1,7 +1,5 @@
 """The vector face: the same games as one seat's, begun anew where they end; ids; flat observations."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Real ``multigrid-rl train`` processes for fault tests: started, watched, found in the process table, cleaned up."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

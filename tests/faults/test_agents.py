@@ -1,7 +1,5 @@
 """Agents that break a limit or the protocol: one line that says how, in time, and nothing left of them."""
 
-from __future__ import annotations
-
 import gc
 import re
 import time

@@ -1,7 +1,5 @@
 """The benchmarks against peers from an empty folder: their verbs set up what they measure against."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

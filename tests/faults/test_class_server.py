@@ -1,7 +1,5 @@
 """A class server whose processes are killed at 50 random moments of a storm; `make soak-serve` kills a thousand."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the files below ``docker/`` run, run by hand on this machine: real Rays, one a container or node."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The core without its add-ons: a checkout in which their folders are missing passes the core's own tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

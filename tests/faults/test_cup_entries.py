@@ -1,7 +1,5 @@
 """Every kind of submission in one cup: it ends, and each has its reason on its page."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -12,7 +10,7 @@ import pytest
 
 from agents import agent_of
 from bundles import vouch
-from commands import call
+from commands import works
 from multigrid_rl.files import data_root
 
 ACT = """
@@ -60,8 +58,7 @@ def played(entries, tmp_path_factory):
     output = tmp_path_factory.mktemp("cup") / "cup"
     arguments = ["cup", str(entries), "--games", "6", "--with", "key-runner", "--allow-copies", "-o", str(output)]
     began = time.monotonic()
-    result = call(*arguments, "--start-s", "2", "--step-s", "1")
-    assert result.exit_code == 0, result.output
+    works(*arguments, "--start-s", "2", "--step-s", "1")
     found = json.loads((output / "results.json").read_text())
     return found, output, time.monotonic() - began
 

@@ -1,7 +1,5 @@
 """What an agent may use, and what it can reach in its sandbox; without one it does not run, or is trusted."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

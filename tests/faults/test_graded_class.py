@@ -1,7 +1,5 @@
 """A class of thirty, graded by one command that is killed once and goes on: its table is that of an unbroken run."""
 
-from __future__ import annotations
-
 import csv
 import resource
 import signal

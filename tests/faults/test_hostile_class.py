@@ -1,7 +1,5 @@
 """A class of which half cheats: nobody's result is another one's doing, and who cheats is told with the reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM, a closed terminal or pipe: a loadable checkpoint, a closing line, and no Ray process left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

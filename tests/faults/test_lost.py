@@ -1,7 +1,5 @@
 """Whatever is lost: nothing already reported is, and the run goes on or stops with a clear line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bundles import unchanged
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
@@ -194,10 +193,9 @@ def test_removed_opponent_only_prevents_resume(start, tmp_path):
     training.until(lambda: len(rows_of(run)) > played + 2, "rows of the runner that took its place")
     training.interrupt()
     assert training.process.returncode == 130
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    again = start("--resume", str(run), "--until", "1e9")
-    (line,) = clear_lines(again.end())
-    assert again.process.returncode == 2
-    assert "scenario.seats.blue_0=blue-rookie" in line
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    with unchanged(run):
+        again = start("--resume", str(run), "--until", "1e9")
+        (line,) = clear_lines(again.end())
+        assert again.process.returncode == 2
+        assert "scenario.seats.blue_0=blue-rookie" in line
     assert check(newest_good(run).path)

@@ -1,7 +1,5 @@
 """A node of a cluster is lost and another one joins: training goes on, smaller meanwhile. Real raylets."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

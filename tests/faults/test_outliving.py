@@ -1,7 +1,5 @@
 """Processes of agents that hide, and referees that are killed: nothing goes on afterwards, nothing lies about."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

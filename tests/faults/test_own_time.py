@@ -1,7 +1,5 @@
 """Time that counts is the agent's own: neither the machine nor an opponent takes it, and what it costs is its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

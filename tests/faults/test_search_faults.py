@@ -1,7 +1,5 @@
 """A search that is killed or interrupted: nothing that has ended is lost, nothing runs on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The engine against the recordings, and the checker against damaged recordings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

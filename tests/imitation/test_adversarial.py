@@ -1,7 +1,5 @@
 """Adversarial imitation: formulas, horizons, exact resume, and that a policy comes to do what was shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +19,11 @@ from multigrid_rl.imitation.adversarial import (
 )
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.losses import UpdateConfig
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.types import RunError, Schedule
+from multigrid_rl.types import RunError
+from updates import PPO
 
 HOW = Estimator(0.9, 0.95)
 GAIL = AdversarialConfig(
@@ -34,17 +32,6 @@ GAIL = AdversarialConfig(
 )  # fmt: skip
 AIRL = replace(GAIL, kind="airl", payoff="logit")
 STEADY = replace(GAIL, payoff="logit", gradient_penalty=1.0)
-PPO = UpdateConfig(
-    objective="ppo",
-    epochs=4,
-    minibatch_size=64,
-    lr=Schedule(5e-3, 5e-3, 1),
-    entropy_coef=Schedule(0.0, 0.0, 1),
-    clip=Schedule(0.2, 0.2, 1),
-    vf_coef=0.5,
-    grad_clip=0.5,
-    seed=0,
-)
 CPU = torch.device("cpu")
 SHOWN = np.array([-1.0, 0.8], np.float32)
 

@@ -1,7 +1,5 @@
 """Cloning, whatever the head: what was recorded becomes likely, and what comes next follows from the position."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from types import SimpleNamespace
 

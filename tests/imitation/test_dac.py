@@ -1,7 +1,5 @@
 """Adversarial imitation from kept steps: who pays, what the discriminator reads, exact resume, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An expert labels what a learner visits; training begins with a player, its values alone first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import gymnasium as gym
@@ -16,14 +14,15 @@ from multigrid_rl.imitation.cloning import CloningConfig
 from multigrid_rl.imitation.dagger import Dagger, LabelledSteps, LabellingCollector
 from multigrid_rl.imitation.imitation_trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
-from multigrid_rl.learn.update import Update, UpdateConfig
+from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import fingerprint, network_of
 from multigrid_rl.runs.players import player_in_place_of
-from multigrid_rl.types import AgentSpec, Schedule
+from multigrid_rl.types import AgentSpec
 from tiny_runs import tiny_run
+from updates import PPO, steady
 
 GAME = compose(["scenario=1v1", "experiment=none", "scenario.seats.blue_0=random"])
-CONSTANT = Schedule(0.01, 0.01, 1)
+CONSTANT = steady(0.01)
 
 
 def test_expert_share_decays_from_one():
@@ -140,9 +139,9 @@ def outputs_of(net, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("kind", "apart"), [("vector", False), ("vector", True), ("tokens", False)])
 def test_only_values_learn_during_warm_up(kind, apart):
     agent, architecture = KINDS[kind]
-    config = UpdateConfig(
-        objective="ppo", epochs=2, minibatch_size=16, lr=CONSTANT, entropy_coef=Schedule(0.1, 0.1, 1),
-        clip=Schedule(0.2, 0.2, 1), vf_coef=0.5, grad_clip=1.0, seed=0, warm_up=128, v_iters=2 if apart else None,
+    config = replace(
+        PPO, epochs=2, minibatch_size=16, lr=CONSTANT, entropy_coef=steady(0.1), grad_clip=1.0, warm_up=128,
+        v_iters=2 if apart else None,
     )  # fmt: skip
     teacher, net = (network_of(agent, architecture, seed) for seed in (1, 2))
     if kind == "vector":

@@ -1,14 +1,12 @@
 """Recorded play on disk and the order in which it is learned from."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 
 import numpy as np
 import pytest
 
-from commands import call, complaint
+from commands import call, complaint, works
 from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
@@ -215,8 +213,7 @@ def test_game_is_recorded_from_seat_view():
 
 def test_record_writes_atomically_and_data_shows_it(tmp_path):
     out = tmp_path / "demo"
-    result = call("data", "record", "hunter", "scenario=1v1", "--steps", 300, "-o", out, "--seed", 3)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = works("data", "record", "hunter", "scenario=1v1", "--steps", 300, "-o", out, "--seed", 3)
     assert f"recorded {out}: 300 steps of hunter in 1v1" in result.output
     shown = call("data", "show", out)
     assert "300 steps of hunter in 1v1" in shown.output

@@ -1,7 +1,5 @@
 """Recorded play from others and for others."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.torch_file import content_of, steps
 
@@ -33,8 +31,7 @@ def test_course_torch_file_is_converted_once(tmp_path):
     content = course(3000)
     torch.save(content, tmp_path / "expert.pt")
     out = tmp_path / "demo"
-    result = call("data", "import", tmp_path / "expert.pt", *PENDULUM, "-o", out, "--who", "expert")
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = works("data", "import", tmp_path / "expert.pt", *PENDULUM, "-o", out, "--who", "expert")
     assert "clipped" not in result.output
     for told in (result, call("data", "show", out)):
         assert "returns 9.50 +- 1.00, it says" in told.output
@@ -178,10 +175,8 @@ def test_exports_to_minari_alone(demo, tmp_path, name):
 def test_minari_round_trip(demo, tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    result = call("data", "export", demo, "-o", "minari:doors/hunter-v0")
-    assert result.exit_code == 0, (result.output, result.exception)
-    result = call("data", "import", "minari:doors/hunter-v0", "scenario=1v1", "-o", tmp_path / "back")
-    assert result.exit_code == 0, (result.output, result.exception)
+    works("data", "export", demo, "-o", "minari:doors/hunter-v0")
+    works("data", "import", "minari:doors/hunter-v0", "scenario=1v1", "-o", tmp_path / "back")
     mine, theirs = read_demonstrations(demo), read_demonstrations(tmp_path / "back")
     for name in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends", "final_observations"):
         assert (getattr(mine, name) == getattr(theirs, name)).all(), name

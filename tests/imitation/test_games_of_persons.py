@@ -1,7 +1,5 @@
 """Games that a person played, in a window or a browser, become demonstrations."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

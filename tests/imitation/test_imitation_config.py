@@ -1,7 +1,5 @@
 """What learning from recorded play may be told, and which gates it has."""
 
-from __future__ import annotations
-
 import pytest
 
 from composing import assert_keeps_sizes, refused_gate, unsaid, with_gate

@@ -1,14 +1,12 @@
 """Runs that learn from recorded play: the same folder, gates, players and resume as every run."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 import torch
 
-from commands import call, complaint
+from commands import call, complaint, works
 from composing import refusal
 from demonstrated import pusher
 from multigrid_rl.cli.train import resume_training, run_training
@@ -26,8 +24,7 @@ TINY = [
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demos") / "runner"
-    result = call("data", "record", "key-runner", "scenario=1v1", "--steps", 12_000, "-o", out)
-    assert result.exit_code == 0, (result.output, result.exception)
+    works("data", "record", "key-runner", "scenario=1v1", "--steps", 12_000, "-o", out)
     return out
 
 
@@ -57,8 +54,7 @@ def test_clone_learns_and_writes_run_folder(run, demo):
     assert [gate["metric"].split("/")[0] for gate in verdict["gates"]] == ["episode_len_mean", "return_mean", "entropy"]
     data = json.loads((path / "provenance.json").read_text())["data"]
     assert (data["who"], data["folder"], data["rows"]) == ("key-runner", str(demo), 12_000)
-    result = call("evaluate", path, "--episodes", 20, "-o", path.parent / "judged")
-    assert result.exit_code == 0, (result.output, result.exception)
+    works("evaluate", path, "--episodes", 20, "-o", path.parent / "judged")
 
 
 def test_resumed_clone_equals_unbroken_clone(run, demo, tmp_path):

@@ -1,7 +1,5 @@
 """Policies of other libraries: each kind of file becomes a player that acts as the file's own network does."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle
@@ -14,7 +12,7 @@ import torch
 from torch import nn
 
 from bundles import torch_files_here
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.players.frozen import FrozenPlayer
 
@@ -102,8 +100,7 @@ def written(path, state):
 
 def imported(tmp_path, state, name: str, *more: object):
     path = written(tmp_path / name, state)
-    result = call("data", "import-policy", path, "env_id=Pendulum-v1", "-o", tmp_path / "mine", *more)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = works("data", "import-policy", path, "env_id=Pendulum-v1", "-o", tmp_path / "mine", *more)
     card = read_card(tmp_path / "mine")
     return FrozenPlayer.of(card, read_network(tmp_path / "mine", card), greedy=True), card, result.output
 
@@ -130,8 +127,7 @@ def test_player_acts_as_the_files_network(here, tmp_path, make, file):
     assert card.env.env_id == "Pendulum-v1"
     assert ("normaliser" in said) == (make is cleanrl_ppo)
     if make is sb3_sac:
-        result = call("evaluate", tmp_path / "mine", "--episodes", 4)
-        assert result.exit_code == 0, result.output
+        works("evaluate", tmp_path / "mine", "--episodes", 4)
 
 
 def test_a_policy_may_have_another_activation_and_come_without_its_critic(here, tmp_path):

@@ -1,7 +1,5 @@
 """Classes of the user's own in environments of Gymnasium: they evaluate, record and are asked, and are watched."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import ModuleType
@@ -9,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from tiny_runs import tiny_run
 
@@ -61,14 +59,10 @@ def module(monkeypatch):
 
 
 def test_evaluates_and_records_where_overrides_say(tmp_path):
-    result = call("evaluate", "own_experts:Leaner", "scenario=cartpole", "--episodes", 20, "-o", tmp_path / "judged")
-    assert result.exit_code == 0, result.output
+    works("evaluate", "own_experts:Leaner", "scenario=cartpole", "--episodes", 20, "-o", tmp_path / "judged")
     modes = json.loads((tmp_path / "judged" / "summary.json").read_text())["modes"]
     assert modes["stochastic"]["return_mean"] > 100, "random has 22"
-    result = call(
-        "data", "record", "own_experts:Twister", "env_id=Pendulum-v1", "-o", tmp_path / "demos", "--steps", 400
-    )
-    assert result.exit_code == 0, result.output
+    works("data", "record", "own_experts:Twister", "env_id=Pendulum-v1", "-o", tmp_path / "demos", "--steps", 400)
     data = read_demonstrations(tmp_path / "demos")
     assert np.allclose(data.actions, np.clip(-5 * data.observations[:, 2:3], -2, 2), atol=1e-5), "as the task took them"
 

@@ -1,7 +1,5 @@
 """Recordings keep what an environment pays, whatever a run was trained by."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

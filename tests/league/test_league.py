@@ -1,7 +1,5 @@
 """A league's arithmetic against numbers worked out by hand: weights, win rates, who joins, who plays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a league may be told, and which gates it has."""
 
-from __future__ import annotations
-
 import pytest
 
 from composing import refused_gate, unsaid, with_gate

@@ -1,7 +1,5 @@
 """A league's player as a frozen one: rated among players of the same game."""
 
-from __future__ import annotations
-
 from bundles import bundle
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.freeze import freeze

@@ -1,7 +1,5 @@
 """Snapshots as players: written, read, damaged, seated on the other side, and taking turns with others."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from pathlib import Path

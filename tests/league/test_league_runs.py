@@ -1,13 +1,12 @@
 """A run whose opponents grow: alone and with env runners, interrupted, and with damaged files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from bundles import unchanged
 from commands import call
 from composing import refusal
 from multigrid_rl.cli.train import resume_training
@@ -130,11 +129,10 @@ def _foreign(folder: Path) -> str:
 def test_rejects_resuming_without_snapshot_and_changes_nothing(whole, tmp_path, damage):
     copy = broken(whole[0], tmp_path / "broken")
     message = damage(copy / "league" / NAMES[0] / "red_0")
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    said = refusal(resume_training, copy, [])
-    assert message in said
-    assert NAMES[0] in said
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    with unchanged(copy):
+        said = refusal(resume_training, copy, [])
+        assert message in said
+        assert NAMES[0] in said
 
 
 def test_rejects_unknown_anchor():

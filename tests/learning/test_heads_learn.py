@@ -1,7 +1,5 @@
 """Heads learn two ways to act at once, which a Gaussian and a mean cannot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

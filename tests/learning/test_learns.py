@@ -1,7 +1,5 @@
 """Training learns: short runs of every kind reach a bound that chance does not, with any seed (--learning-seed)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

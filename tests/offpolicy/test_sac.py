@@ -1,7 +1,5 @@
 """Soft actor-critic: what is kept and learned, that it goes on as if it had never stopped, what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Pages of a run and of a cup, and a browser to visit them with."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 

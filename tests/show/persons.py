@@ -1,7 +1,5 @@
 """Shared by tests: a person's session, and keys that win it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from multigrid_rl.config.compose import load_scenario

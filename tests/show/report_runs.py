@@ -1,7 +1,5 @@
 """Cups and recorded games for tests of reports: nothing is trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from multigrid_rl.competition.cup import play_cup

@@ -1,7 +1,5 @@
 """Serves pages to tests."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
 

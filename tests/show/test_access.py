@@ -3,8 +3,6 @@
 axe-core (Deque, MPL-2.0) comes with the package axe-playwright-python, of the developers' extra alone.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from pathlib import Path
 

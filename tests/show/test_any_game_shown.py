@@ -1,7 +1,5 @@
 """Games of others: played in the terminal, filmed, on pages, recorded and cloned; and what cannot be, in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 

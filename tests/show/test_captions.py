@@ -1,24 +1,10 @@
 """Captions: what agents do, in words that say what came of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from games import (
-    BLUE_BALL,
-    BLUE_KEY_USED,
-    EAST,
-    NORTH,
-    RED_FRONT,
-    RED_KEY,
-    RED_KEY_USED,
-    WEST,
-    clear,
-    place,
-    put,
-    world,
-)
+import games as g
+from games import clear, place, put, world
 from multigrid_rl.show.captions import ACTION_WORDS, Commentator
 from multigrid_rl.world import constants as c
 
@@ -44,8 +30,8 @@ class Captioned:
 
 def test_every_action_and_what_came_of_it():
     game = Captioned(blue=0)
-    place(game.world, "red_0", 8, 3, WEST)
-    put(game.world, (7, 3), RED_KEY)
+    place(game.world, "red_0", 8, 3, g.WEST)
+    put(game.world, (7, 3), g.RED_KEY)
     game.begin()
     caption = game.speaker.start()
     assert (caption.step, caption.result) == (0, "")
@@ -67,15 +53,15 @@ def test_every_action_and_what_came_of_it():
 
 def test_ball_pays():
     game = Captioned(blue=0, obstacle=True)
-    put(game.world, RED_FRONT, BLUE_BALL)
-    place(game.world, "red_0", 6, 6, WEST)
+    put(game.world, g.RED_FRONT, g.BLUE_BALL)
+    place(game.world, "red_0", 6, 6, g.WEST)
     game.begin()
     assert game.words(red_0=c.PICKUP) == "pick up, is rewarded for the ball"
 
 
 def test_door_win():
     game = Captioned()
-    place(game.world, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
+    place(game.world, "red_0", *g.RED_FRONT, g.WEST, g.RED_KEY_USED)
     game.begin()
     caption = game.play(red_0=c.TOGGLE)
     assert caption.agents[1].words == "toggle, opens its door, wins"
@@ -85,8 +71,8 @@ def test_door_win():
 
 def test_elimination_win():
     game = Captioned()
-    place(game.world, "blue_0", 7, 3, EAST, BLUE_KEY_USED)
-    place(game.world, "red_0", 8, 3, NORTH)
+    place(game.world, "blue_0", 7, 3, g.EAST, g.BLUE_KEY_USED)
+    place(game.world, "red_0", 8, 3, g.NORTH)
     game.begin()
     caption = game.play(blue_0=c.TOGGLE)
     assert [line.words for line in caption.agents] == ["toggle, eliminates an opponent, wins", "wait, is eliminated"]
@@ -96,9 +82,9 @@ def test_elimination_win():
 
 def test_eliminated_agent_while_mates_play_on():
     game = Captioned(blue=1, red=2)
-    place(game.world, "blue_0", 7, 3, EAST)
-    place(game.world, "red_0", 8, 3, NORTH)
-    place(game.world, "red_1", 10, 5, NORTH)
+    place(game.world, "blue_0", 7, 3, g.EAST)
+    place(game.world, "red_0", 8, 3, g.NORTH)
+    place(game.world, "red_1", 10, 5, g.NORTH)
     game.begin()
     caption = game.play(blue_0=c.TOGGLE)
     assert caption.result == ""

@@ -1,7 +1,5 @@
 """The picture of ``compare``: a panel for each comparison."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

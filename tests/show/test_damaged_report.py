@@ -1,7 +1,5 @@
 """Pages of run folders with odd numbers and names."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

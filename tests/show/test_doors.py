@@ -1,14 +1,12 @@
 """Pages and figures are entries of tables: what asks for one gets what stands there."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
 
-from commands import call
+from commands import works
 from multigrid_rl import api, tables
 from report_runs import TEAMS, games_of
 from run_folders import write_run
@@ -43,6 +41,5 @@ def test_page_of_game_may_be_of_somebody_else(outside):
 def test_comparison_may_be_drawn_by_somebody_else(outside, tmp_path):
     outside(tables.FIGURES, "comparison", lambda ours, theirs, rng, path: path.write_bytes(b"drawn"))
     runs = [write_run(tmp_path / name / "run") for name in "ab"]
-    done = call("compare", *(run.parent for run in runs), "-o", tmp_path / "c.png")
-    assert done.exit_code == 0, done.output
+    works("compare", *(run.parent for run in runs), "-o", tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes() == b"drawn"

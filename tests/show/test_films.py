@@ -1,7 +1,5 @@
 """Films of episodes in Gymnasium: what was drawn is decoded again, and what cannot be drawn is told in one line."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.evaluation.replays import EpisodeRecord
 from multigrid_rl.show import films, video
@@ -99,8 +97,7 @@ def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch
 
 
 def test_report_names_each_film_while_it_draws_and_draws_none_if_asked(pole, tmp_path, monkeypatch):
-    result = call("report", pole, "-o", tmp_path / "with.html")
-    assert result.exit_code == 0, result.output
+    result = works("report", pole, "-o", tmp_path / "with.html")
     assert re.findall(r"drawing the (\w+) episode, \d+ pictures", result.stderr) == ["best", "median", "worst"]
     monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", lambda _: pytest.fail("drawn"))
     result = call("report", pole, "--no-films", "-o", tmp_path / "without.html")
@@ -124,8 +121,7 @@ def test_page_without_checkpoint_has_no_episodes(pole, tmp_path):
 
 @pytest.mark.parametrize(("name", "every"), [("a.mp4", 3), ("a.gif", 3)])
 def test_file_has_every_third_step_of_fast_environment(pole, name, every, tmp_path):
-    done = call("video", pole, "--seed", 5, "--game", 2, "-o", tmp_path / name)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = works("video", pole, "--seed", 5, "--game", 2, "-o", tmp_path / name)
     found = re.search(
         r"game 2 of seed 5: .*, return (\d+)\n.*: (\d+) steps, (\d+) frames of 600 x (\d+) pixels", done.output
     )

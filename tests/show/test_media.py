@@ -1,7 +1,5 @@
 """Films and histograms of episodes in TensorBoard: what is drawn, and what a run goes on without."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import pytest

@@ -1,7 +1,5 @@
 """The notebooks and docs/python.md do what they say."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

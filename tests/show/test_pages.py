@@ -3,8 +3,6 @@
 Needs a Chromium on the machine (Debian: ``apt-get install chromium``); none is downloaded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

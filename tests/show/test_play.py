@@ -1,10 +1,8 @@
 """``play``: what a person does ends in a score and in a record that films show."""
 
-from __future__ import annotations
-
 import pytest
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.show import browser as play_page
 from multigrid_rl.world import constants as c
 from persons import plan_of, session
@@ -34,8 +32,7 @@ def test_play_keeps_games_that_video_shows(actions, tmp_path):
     plan = plan_of(session())  # the same seed, the same keys on the floor
     actions += [plan, [c.LEFT]]
     file = tmp_path / "mine.json"
-    done = call("play", "scenario=1v1", "--opponent", "idle", "--seed", 4, "--record", file)
-    assert done.exit_code == 0, done.output
+    done = works("play", "scenario=1v1", "--opponent", "idle", "--seed", 4, "--record", file)
     assert "red_0 at http://127.0.0.1:" in done.output
     assert "game 0 of seed 4: red wins " in done.output
     assert "1 game: 1 won, 0 drawn, 0 lost; 1 left unfinished" in done.output
@@ -50,8 +47,7 @@ def test_play_keeps_games_that_video_shows(actions, tmp_path):
 
 def test_no_record_without_finished_game(actions, tmp_path):
     actions.append([c.LEFT])
-    done = call("play", "--opponent", "idle", "--seat", "blue_0", "--record", tmp_path / "mine.json")
-    assert done.exit_code == 0, done.output
+    done = works("play", "--opponent", "idle", "--seat", "blue_0", "--record", tmp_path / "mine.json")
     assert "blue_0 you, red_0 idle" in done.output
     assert "0 games: 0 won, 0 drawn, 0 lost; 1 left unfinished" in done.output
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """A person's games without a window: steps, score, records, what is seen, who sits where."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reference curves: built from runs of different lengths, kept as text, told from a recipe's values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A cup's page: who won and how sure that is, matrices, circles, forfeits, and as many games as fit."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """The frame of a page: escaping, the security policy, words and curves."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

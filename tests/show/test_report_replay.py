@@ -1,7 +1,5 @@
 """Games packed for a page's replay: words, moments and size; ``test_pages`` has the script decode their frames."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

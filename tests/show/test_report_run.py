@@ -1,7 +1,5 @@
 """A run's page: what it says about runs that held, did not, were killed, or cannot be played."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

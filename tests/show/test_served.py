@@ -1,7 +1,5 @@
 """Pages that a server of this machine shows: a run while it runs, and games of persons in a browser."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Tables of opponents, on pages that grow."""
 
-from __future__ import annotations
-
 import json
 import re
 

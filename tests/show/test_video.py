@@ -1,7 +1,5 @@
 """Videos: what was written is decoded again; whatever cannot be shown is refused in one line and leaves no file."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import call, complaint
+from commands import call, complaint, works
 from composing import refusal
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import GameRecord, choose, read_games, record
@@ -246,8 +244,7 @@ def test_rejects_unwritable_output(games, tmp_path):
 
 
 def test_verb_shows_game_of_file(file, games, tmp_path):
-    done = call("video", tmp_path, "--game", "worst", "-o", tmp_path / "worst.gif")
-    assert done.exit_code == 0, done.output
+    done = works("video", tmp_path, "--game", "worst", "-o", tmp_path / "worst.gif")
     assert "worst (argmax, red), game 2 of seed 5: blue_0 idle, red_0 key-runner" in done.output
     assert f"{games[2].steps} steps, {games[2].steps + 1} frames of 512 x 350 pixels" in done.output
     assert len(gif_frames(tmp_path / "worst.gif")[0]) == games[2].steps + 1
@@ -255,8 +252,7 @@ def test_verb_shows_game_of_file(file, games, tmp_path):
 
 def test_verb_plays_games_of_players(tmp_path):
     args = ("video", "key-runner", "scenario=1v1", "--opponent", "idle", "--seed", "5")
-    one = call(*args, "--game", "2", "-o", tmp_path / "one.gif")
-    assert one.exit_code == 0, one.output
+    one = works(*args, "--game", "2", "-o", tmp_path / "one.gif")
     assert "game 2 of seed 5: blue_0 idle, red_0 key-runner" in one.output
     best = call(*args, "--episodes", "4", "-o", tmp_path / "best.gif")
     assert "best (stochastic, red)" in best.output

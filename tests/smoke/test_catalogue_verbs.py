@@ -1,21 +1,18 @@
 """The verbs ``players`` and ``rate``."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
 from bundles import edit, make_player
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.players.cards import CARD_FILE, read_card
 
 # --- players
 
 
 def test_players_lists_seats_strength_and_hash(root):
-    result = call("players", "--checkpoints", root)
-    assert result.exit_code == 0
+    result = works("players", "--checkpoints", root)
     listed, _, notes = result.stdout.partition("\n\n")
     rows = {line.split()[0]: line for line in listed.splitlines()}
     assert list(rows) == ["player", "random", "idle", "key-runner", "hunter", "rookie"]
@@ -41,8 +38,7 @@ def test_players_names_damaged_card(changes, root):
 def test_rate_plays_both_sides_and_writes_cards(root):
     make_player(root, "second")
     weights = read_card(root / "rookie").sha256
-    result = call("players", "rate", "1v1", "--episodes", 100, "--checkpoints", root)
-    assert result.exit_code == 0
+    works("players", "rate", "1v1", "--episodes", 100, "--checkpoints", root)
     for name, other in (("rookie", "second"), ("second", "rookie")):
         card = read_card(root / name)
         assert [row.opponent for row in card.strength] == ["random", "idle", "key-runner", "hunter", other]

@@ -1,7 +1,5 @@
 """The command line: what it prints, how it leaves, and that a mistake costs one line and nothing else."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import nullcontext
@@ -10,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from bundles import edit, everything, make_player
-from commands import call, complaint, has_verb
+from bundles import edit, make_player, unchanged
+from commands import call, complaint, has_verb, works
 from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
@@ -71,9 +69,8 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("args", "message"), MISTAKES, ids=[" ".join(args) for args, _ in MISTAKES])
 def test_train_rejects_mistakes_and_writes_nothing(args, message, root, tmp_path):
-    before = everything(tmp_path)
-    assert re.search(message, complaint(train(root, *args)))
-    assert everything(tmp_path) == before
+    with unchanged(tmp_path):
+        assert re.search(message, complaint(train(root, *args)))
 
 
 def change_a_byte(folder: Path) -> None:
@@ -96,30 +93,27 @@ def change_a_byte(folder: Path) -> None:
 )
 def test_train_rejects_damaged_player_and_writes_nothing(damage, message, root, tmp_path):
     damage(root / "rookie")
-    before = everything(tmp_path)
-    assert re.search(rf"scenario\.seats\.blue_0.*rookie.*{root / 'rookie'}/{message}", complaint(train(root)))
-    assert everything(tmp_path) == before
+    with unchanged(tmp_path):
+        assert re.search(rf"scenario\.seats\.blue_0.*rookie.*{root / 'rookie'}/{message}", complaint(train(root)))
 
 
 def test_train_rejects_player_of_other_seat_or_game(root, tmp_path):
     make_player(root, "red-player", seat="red_0")
     make_player(root, "soloist", seat="red_0", scenario="single")
-    before = everything(tmp_path)
-    assert "opponent: red-player on blue_0" in train(root, "scenario.seats.blue_0=red-player").stdout  # mirrored
-    text = complaint(train(root, "scenario=2v2", "experiment=none", "scenario.seats.blue_1=red-player"))
-    assert re.search(r"scenario\.seats\.blue_1.*red-player.*red_0", text)
-    text = complaint(train(root, "scenario.seats.blue_0=learn", "scenario.seats.red_0=soloist"))
-    assert re.search(r"scenario\.seats\.red_0.*soloist.*views of 5x5 cells", text)
-    assert everything(tmp_path) == before
+    with unchanged(tmp_path):
+        assert "opponent: red-player on blue_0" in train(root, "scenario.seats.blue_0=red-player").stdout  # mirrored
+        text = complaint(train(root, "scenario=2v2", "experiment=none", "scenario.seats.blue_1=red-player"))
+        assert re.search(r"scenario\.seats\.blue_1.*red-player.*red_0", text)
+        text = complaint(train(root, "scenario.seats.blue_0=learn", "scenario.seats.red_0=soloist"))
+        assert re.search(r"scenario\.seats\.red_0.*soloist.*views of 5x5 cells", text)
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_train_rejects_existing_run_folder(kind, root, tmp_path):
     path = tmp_path / "mine"
     path.write_text("notes") if kind == "file" else path.mkdir()
-    before = everything(tmp_path)
-    assert f"run_dir: expected a new folder, got {path}" in complaint(train(root, f"run_dir={path}"))
-    assert everything(tmp_path) == before
+    with unchanged(tmp_path):
+        assert f"run_dir: expected a new folder, got {path}" in complaint(train(root, f"run_dir={path}"))
 
 
 def test_preflight(root, tmp_path):
@@ -369,20 +363,18 @@ def run(tmp_path, root) -> Path:
 
 
 def test_freeze_makes_player_that_train_accepts(run, root):
-    result = call(
+    result = works(
         "players", "freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root
     )
-    assert result.exit_code == 0, result.output
     assert read_card(root / "fresh").sha256 in result.stdout
     assert "100 games against random" in result.stdout
     assert "opponent: fresh on blue_0" in train(root, "scenario.seats.blue_0=fresh").stdout
 
 
 def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
-    before = everything(tmp_path)
-    result = call("players", "freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
-    assert re.search("seat.*red_0", complaint(result))
-    assert everything(tmp_path) == before
+    with unchanged(tmp_path):
+        result = call("players", "freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
+        assert re.search("seat.*red_0", complaint(result))
 
 
 @pytest.mark.parametrize(("word", "now"), _FORMER_VERBS.items())

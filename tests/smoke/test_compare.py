@@ -1,7 +1,5 @@
 """``compare``: two sets of runs on disk, what is said about them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -11,7 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
-from commands import call, complaint
+from bundles import unchanged
+from commands import call, complaint, works
 from multigrid_rl.cli.compare import sentence
 from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
@@ -58,8 +57,7 @@ def sides(tmp_path, monkeypatch) -> tuple[str, str]:
 
 
 def test_compares_two_folders(sides):
-    done = call("compare", *sides)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = works("compare", *sides)
     text = done.output
     assert "A: 1v1, 5 runs, seeds 0, 1, 2, 3, 4 (a)" in text
     assert "note: A and B differ in train.lr 0.1 / 0.3" in text
@@ -85,8 +83,7 @@ def test_same_seed_same_output(sides):
 
 def test_sides_accept_several_words(sides):
     words = ["a/0", "a/1", "--against", "b/0", "b/1", "b/2", "-o", "c.png", "a/2"]
-    done = call("compare", *words)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = works("compare", *words)
     assert "A: 1v1, 3 runs, seeds 0, 1, 2 (a)" in done.output
     assert "B: 1v1, 3 runs, seeds 0, 1, 2 (b)" in done.output
 
@@ -101,8 +98,7 @@ def test_several_scenarios_are_strata(sides):
     for k in range(3):
         write_run(Path("a") / "more" / str(k), k, 50_000, scenario="coop", length=100)
         write_run(Path("b") / "more" / str(k), k, 50_000, scenario="coop", length=100, lr=0.3)
-    done = call("compare", *sides)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = works("compare", *sides)
     assert "note: several scenarios" in done.output
     # Certain in one scenario and even in the other.
     assert f"{HELD}: A is sooner in 75% of the pairs" in done.output
@@ -129,9 +125,8 @@ def test_rejects_mistakes_and_writes_nothing(args, message, sides, tmp_path):
     write_run(tmp_path / "other", 0, scenario="coop")
     write_run(tmp_path / "running", 0, running=True)
     write_run(tmp_path / "stopped", 0, ended="interrupted")
-    before = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert message in complaint(call("compare", *args))
-    assert {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    with unchanged(tmp_path):
+        assert message in complaint(call("compare", *args))
 
 
 def test_force_overwrites(sides):
@@ -220,8 +215,7 @@ def test_repeated_runs_are_counted_once(sides):
 
 
 def test_two_runs_of_one_folder_have_names_of_their_own(sides):
-    done = call("compare", "a/0", "a/1")
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = works("compare", "a/0", "a/1")
     assert "A: 1v1, 1 run, seeds 0 (a/0)" in done.output
     assert "B: 1v1, 1 run, seeds 1 (a/1)" in done.output
     assert [read_set(name, [path]).title for name, path in (("A", "a/0"), ("B", "a/1"))] == ["A: a/0", "B: a/1"]
@@ -246,8 +240,7 @@ def test_runs_without_seats_are_compared_by_returns(tmp_path, monkeypatch):
         steps = (50_000, 100_000) if side == "a" else (50_000, 200_000)
         rows = [{"env_steps": k, "report_episodes": 20.0, "return_mean/agent_0": total} for k in steps]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = call("compare", "a", "b", "--reps", 1000)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = works("compare", "a", "b", "--reps", 1000)
     assert "return_mean/agent_0: A is higher in 100% of the pairs (one run has no interval): no signif" in done.output
     assert re.search(r"return_mean/agent_0 +more +30 +20 +\+10 +100%$", done.output, re.MULTILINE)
     assert "A: 1v1, 1 run, seeds 1 (a/0)" in done.output

@@ -1,7 +1,5 @@
 """Curricula: stages change at a step or when gates are held, and a resumed run is in the right one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

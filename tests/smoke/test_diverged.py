@@ -1,7 +1,5 @@
 """Training that diverges: said, ended, and nothing that cannot be used is kept as whole."""
 
-from __future__ import annotations
-
 import pytest
 
 from multigrid_rl.cli.drive import resume_hint

@@ -1,7 +1,5 @@
 """Every fenced block of README and docs is run, shortened, and its commands a second time; what is not says why not."""
 
-from __future__ import annotations
-
 import re
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The evaluate verb: the same seeds, the same table; both sides; honest shares; a closing line of JSON."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json
@@ -18,9 +16,6 @@ from multigrid_rl.metrics import wilson_interval
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-AGAINST_ROOKIE = ("--episodes", 200, "--opponent", "blue-rookie")
 
 
 def run(*arguments):

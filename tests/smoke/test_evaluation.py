@@ -1,7 +1,5 @@
 """Exported policies play again without training: the same games by seed and mode."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

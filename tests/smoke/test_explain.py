@@ -1,7 +1,5 @@
 """`explain` says beforehand what a run then does."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -9,7 +7,7 @@ import safetensors.numpy
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
-from commands import call
+from commands import call, works
 from composing import SCENARIOS
 from multigrid_rl.cli.explain import Sizes, sections
 from multigrid_rl.config.compose import compose
@@ -88,8 +86,7 @@ def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
 
 
 def test_explains_every_scenario():
-    result = call("explain", "scenario=coop")
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = works("explain", "scenario=coop")
     for text in ("experiment=coop", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
         assert text in result.output
     gates = {row.metric for row in compose(["scenario=coop"]).scenario.gates}

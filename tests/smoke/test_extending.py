@@ -1,7 +1,5 @@
 """Every snippet of docs/extending.md and docs/games.md does what the page says, in an empty folder."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import call, has_verb
+from commands import has_verb, works
 from multigrid_rl import tables
 from tiny_runs import TINY
 
@@ -60,8 +58,7 @@ def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
         if walks or not has_verb(verb) or ("agents/" in line and not tables.has(tables.NAMINGS, "agent")):
             continue
         # What the line says comes last: it wins.
-        result = call(verb, *(_SMALL if verb == "train" else []), *words, *_FEW.get(verb, []))
-        assert result.exit_code == 0, (line, result.output, result.exception)
+        works(verb, *(_SMALL if verb == "train" else []), *words, *_FEW.get(verb, []))
     assert not list(tmp_path.glob("runs/evaluations/*:*"))  # Windows has no such names, and paths list folders with it
 
 

@@ -1,7 +1,5 @@
 """docs/first-hour.md: its commands, one after the other, with short runs and few games; and once as they stand."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """Runs in environments of Gymnasium: train, evaluate, resume number for number, freeze; what makes no sense there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -11,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import call, complaint, has_verb
+from commands import call, complaint, has_verb, works
 from multigrid_rl import tables
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
@@ -41,16 +39,14 @@ def pole(tmp_path_factory):
 def frozen(pole, tmp_path_factory):
     """A catalogue with the trained player."""
     root = tmp_path_factory.mktemp("frozen")
-    result = call("players", "freeze", pole[0], "--seat", "agent_0", "--name", "pole", "--checkpoints", root)
-    assert result.exit_code == 0, result.output
+    result = works("players", "freeze", pole[0], "--seat", "agent_0", "--name", "pole", "--checkpoints", root)
     assert "return over 100 episodes of CartPole-v1, stochastic: " in result.output
     return root
 
 
 def judged(output, *args: object) -> dict:
     """Summary of an evaluation, without its time; the last line says the same."""
-    result = call("evaluate", *args, "-o", output)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = works("evaluate", *args, "-o", output)
     data = json.loads((output / "summary.json").read_text())
     last = json.loads(result.output.splitlines()[-1])
     for mode, row in data["modes"].items():
@@ -80,8 +76,7 @@ def test_single_episode_has_no_interval_and_a_summary_that_is_strict_json(pole, 
 
 @pytest.mark.skipif(not has_verb("report"), reason="the page is left out")
 def test_page_of_a_single_episode_shows_its_return_without_an_interval(pole, tmp_path):
-    result = call("report", pole[0], "--episodes", 1, "--no-films", "-o", tmp_path / "page.html")
-    assert result.exit_code == 0, result.output
+    works("report", pole[0], "--episodes", 1, "--no-films", "-o", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert re.search(r"as in training\s+[\d,.]+\s+-\s", re.sub(r"<[^>]+>", " ", page))
     assert "nan" not in re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL).lower()

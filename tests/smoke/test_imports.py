@@ -1,7 +1,5 @@
 """What is loaded, and when: one process that goes from the package and the help to a picture."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Several learners compute the gradient of one."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

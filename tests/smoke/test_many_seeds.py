@@ -1,7 +1,5 @@
 """`train seeds=0..3`: runs side by side, one table, one page, resumed as a whole; what is refused; how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

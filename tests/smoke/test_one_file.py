@@ -1,9 +1,6 @@
 """examples/ppo_one_file.py: the student's PPO trains, tells TensorBoard, and hands in what was trained."""
 
-from __future__ import annotations
-
 import ast
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -13,7 +10,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import multigrid_rl
-from commands import call
+from commands import works
+from doc_blocks import loaded
 from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.advantages import gae
 
@@ -32,10 +30,7 @@ exams:
 
 @pytest.fixture(scope="module")
 def one():
-    spec = importlib.util.spec_from_file_location("ppo_one_file", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(FILE, "ppo_one_file")
 
 
 @pytest.mark.parametrize(("scenario", "opponent"), [("single-obstacle", "null"), ("1v1", "random")])
@@ -54,8 +49,7 @@ def test_what_it_exports_plays_as_its_network_and_can_be_graded(one, tmp_path, s
     found = torch.log_softmax(torch.from_numpy(player.network.logits(torch.from_numpy(seen)).detach().numpy()), dim=1)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     (tmp_path / "rubric.yaml").write_text(RUBRIC.format(scenario, opponent))
-    graded = call("grade", tmp_path / "mine", "--rubric", tmp_path / "rubric.yaml")
-    assert graded.exit_code == 0, graded.output
+    works("grade", tmp_path / "mine", "--rubric", tmp_path / "rubric.yaml")
 
 
 def test_its_gates_and_its_bonus_are_those_of_the_scenarios(one):

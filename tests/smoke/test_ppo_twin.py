@@ -1,7 +1,5 @@
 """PPO written a second time (``ppo_twin``): number for number what ``make train SCENARIO=1v1`` does."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

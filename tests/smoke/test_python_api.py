@@ -1,7 +1,5 @@
 """The Python API: what is evaluated, made and trained by it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What no run may be asked for costs one line, the same from ``train`` and ``explain``, and nothing is written."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

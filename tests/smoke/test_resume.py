@@ -1,7 +1,5 @@
 """A run that was interrupted and goes on is the unbroken run, number for number."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import pickle
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bundles import unchanged
 from multigrid_rl.cli.drive import resume_hint
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
@@ -18,7 +17,7 @@ from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
-from tiny_runs import TINY, rows_of, tiny_run, without_time
+from tiny_runs import TINY, rows_of, running, tiny_run, without_time
 
 pytestmark = pytest.mark.usefixtures("cores")
 
@@ -196,12 +195,11 @@ def test_edited_configuration_is_refused(copy):
     ],
 )
 def test_rejects_changes_of_fixed_settings(copy, overrides, parts):
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError) as caught:
-        resume_training(copy, overrides)
-    assert "\n" not in str(caught.value)
-    assert [part for part in parts if part not in str(caught.value)] == []
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    with unchanged(copy):
+        with pytest.raises(ConfigError) as caught:
+            resume_training(copy, overrides)
+        assert "\n" not in str(caught.value)
+        assert [part for part in parts if part not in str(caught.value)] == []
 
 
 def test_rejects_folders_that_are_no_runs(tmp_path):
@@ -217,10 +215,8 @@ def test_rejects_changed_opponents_and_changes_nothing(copy):
     provenance = json.loads(path.read_text())
     provenance["opponents"][0]["sha256"] = "0" * 64
     path.write_text(json.dumps(provenance))
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=r"blue_0=blue-rookie: sha256: expected 0000"):
+    with unchanged(copy), pytest.raises(ConfigError, match=r"blue_0=blue-rookie: sha256: expected 0000"):
         resume_training(copy, ["train.until=3072"])
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
 def test_rejects_second_writer(copy):
@@ -299,8 +295,7 @@ def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
 def test_configuration_values_override_checkpoint(half):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
-    algorithm = algorithm_config(config).build_algo()
-    try:
+    with running(algorithm_config(config)) as algorithm:
         start = half / "checkpoints" / "step_000002048"
         algorithm.read(start / "rllib")
         assert algorithm.run.set_state(read_state(start))
@@ -313,5 +308,3 @@ def test_configuration_values_override_checkpoint(half):
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)
         assert algorithm.run.env_steps == HALF
-    finally:
-        algorithm.stop()

@@ -1,14 +1,13 @@
 """examples/rllib: each runs as it stands, only shorter, and does what its first line says."""
 
-from __future__ import annotations
-
-import importlib.util
 import os
 import re
 from pathlib import Path
 
 import pytest
 import ray
+
+from doc_blocks import loaded
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
 
@@ -28,10 +27,7 @@ def _session(tmp_path_factory):
 
 
 def example(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(EXAMPLES / f"{name}.py", f"example_{name}")
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Ray Tune searches our runs as it does any algorithm of RLlib's."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from multigrid_rl.rllib import GateCallback, GateStopper, MultigridAlgorithm, config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY
+from tests.tiny_runs import TINY, running
 
 pytestmark = pytest.mark.slow
 
@@ -70,25 +68,18 @@ def test_samples_of_one_configuration_differ_unless_they_are_seeded(seed, runs, 
 def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores):
     made = config("1v1", *TINY, "seed=5").env_runners(num_env_runners=2)
     made.evaluation(evaluation_interval=1, evaluation_num_env_runners=1, evaluation_duration=6)
-    algorithm = made.build_algo()
-    try:
+    with running(made) as algorithm:
         result = algorithm.train()
         assert result["multigrid_rl"]["env_runners"] == 2
         assert result["evaluation"]["env_runners"]["num_episodes"] == 6
         assert set(algorithm.get_module("red_0").get_state()) == set(algorithm.run.learner.get_weights()["red_0"])
-    finally:
-        algorithm.stop()
-    alone = config("1v1", *TINY, "seed=5").env_runners(num_env_runners=1).build_algo()
-    try:
-        with pytest.raises(ConfigError, match="evaluation_num_env_runners: expected 1 or more with"):
-            alone.evaluate()
-    finally:
-        alone.stop()
+    refused = pytest.raises(ConfigError, match="evaluation_num_env_runners: expected 1 or more with")
+    with running(config("1v1", *TINY, "seed=5").env_runners(num_env_runners=1)) as alone, refused:
+        alone.evaluate()
 
 
 def test_replaced_env_runners_are_counted_under_rllibs_names(session, cores):
-    algorithm = config("1v1", *TINY, "train.until=100_000").env_runners(num_env_runners=2).build_algo()
-    try:
+    with running(config("1v1", *TINY, "train.until=100_000").env_runners(num_env_runners=2)) as algorithm:
         before = algorithm.train()["fault_tolerance"]
         algorithm.env_runner_group.foreach_env_runner(
             lambda runner: os._exit(1), local_env_runner=False, remote_worker_ids=[1], timeout_seconds=1
@@ -104,8 +95,6 @@ def test_replaced_env_runners_are_counted_under_rllibs_names(session, cores):
         reached = group.foreach_env_runner(lambda runner: runner.worker_index, local_env_runner=False)
         assert sorted(reached) == [1, 2]
         assert group.num_healthy_remote_workers() == 2
-    finally:
-        algorithm.stop()
 
 
 def test_weights_put_in_by_rllibs_means_reach_remote_env_runners(session, cores):

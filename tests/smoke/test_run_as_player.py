@@ -1,7 +1,5 @@
 """A run's folder stands wherever a player's name does: its newest players, on either side."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import multigrid_rl
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue
@@ -58,8 +56,7 @@ def test_a_team_that_acts_as_one_plays_for_either_side(runs):
 def test_a_run_takes_part_in_a_cup(runs, tmp_path, run, scenario):
     (tmp_path / "none").mkdir()
     also = ["--with", runs / run, "--with", "random"]
-    result = call("cup", tmp_path / "none", "--scenario", scenario, "--games", 2, "-o", tmp_path / "out", *also)
-    assert result.exit_code == 0, result.output
+    result = works("cup", tmp_path / "none", "--scenario", scenario, "--games", 2, "-o", tmp_path / "out", *also)
     assert set(json.loads(result.output.splitlines()[-1])["ranking"]) == {run, "random"}
     assert call("cup", "verify", tmp_path / "out").exit_code == 0
 
@@ -106,8 +103,7 @@ def test_a_run_is_handed_to_other_processes(runs, tmp_path):
 
 def test_a_run_is_an_opponent_on_the_command_line(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs)
-    result = call("evaluate", "hunter", "scenario=1v1", "--opponent", "one", "--episodes", "4", "-o", tmp_path / "e")
-    assert result.exit_code == 0, result.output
+    works("evaluate", "hunter", "scenario=1v1", "--opponent", "one", "--episodes", "4", "-o", tmp_path / "e")
     result = call("evaluate", "one", "--opponent", "./team", "--episodes", "4", "-o", tmp_path / "f")
     assert result.exit_code == 2
     assert "does not fit" in result.stderr

@@ -1,7 +1,5 @@
 """A verb ends the Ray session that it started, and leaves one alone that was there."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,7 +12,7 @@ import pytest
 import ray
 from ray._private import worker
 
-from commands import call
+from commands import works
 from multigrid_rl.rllib.session import ray_session
 from tiny_runs import TINY, rows_of
 
@@ -67,8 +65,7 @@ def test_session_ignores_signals_and_leaves_no_files():
 def test_train_command_writes_folder_and_stops_ray(tmp_path):
     assert not ray.is_initialized()
     path = tmp_path / "run"
-    result = call("train", *TINY, "cluster.num_env_runners=1", "seed=5", f"run_dir={path}", "--until", "512")
-    assert result.exit_code == 0, result.output
+    result = works("train", *TINY, "cluster.num_env_runners=1", "seed=5", f"run_dir={path}", "--until", "512")
     assert "NOT HELD" in result.output
     assert not ray.is_initialized()
     verdict = json.loads((path / "verdict.json").read_text())

@@ -1,10 +1,7 @@
 """`train` from the first line to the verdict, with a local runner and with remote ones, under every scheme."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from contextlib import contextmanager
 
 import pytest
 import ray
@@ -21,7 +18,7 @@ from multigrid_rl.rllib.algorithm import MultigridAlgorithm
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import RunError
-from tiny_runs import TINY, tiny_run, without_time
+from tiny_runs import TINY, running, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -131,13 +128,8 @@ def iterated(algorithm):
     return algorithm.row
 
 
-@contextmanager
 def built(*overrides):
-    algorithm = algorithm_config(compose([*TINY, "seed=5", *overrides])).build_algo()
-    try:
-        yield algorithm
-    finally:
-        algorithm.stop()
+    return running(algorithm_config(compose([*TINY, "seed=5", *overrides])))
 
 
 def test_wrong_driver_weights_end_run():
@@ -183,17 +175,14 @@ def test_shaping_changes_learning_but_not_evaluation(tmp_path, monkeypatch):
 
 FOUR = ["scenario=2v2-deathmatch", "experiment=none", "scenario.game.max_steps=30"]
 FOUR += ["scenario.seats.blue_0=random", "scenario.seats.blue_1=random"]
+COOP = ["scenario=coop", "experiment=none", "scheme=ctde", "scenario.game.max_steps=60"]
+GRU = ["scenario=1v1", "experiment=none", "model=gru", "model.hidden=[16]"]
+#: Overrides, and seats of each network.
 KINDS = {
-    "coop ctde": ["scenario=coop", "experiment=none", "scheme=ctde", "scenario.game.max_steps=60"],
-    "2v2 ctce": [*FOUR, "scheme=ctce"],
-    "2v2 shared": [*FOUR, "scheme=dtde", "shared=true"],
-    "1v1 gru": ["scenario=1v1", "experiment=none", "model=gru", "model.hidden=[16]"],
-}
-MODULES = {
-    "coop ctde": {"red_0": ["red_0"], "red_1": ["red_1"]},
-    "2v2 ctce": {"red": ["red_0", "red_1"]},
-    "2v2 shared": {"red": ["red_0", "red_1"]},
-    "1v1 gru": {"red_0": ["red_0"]},
+    "coop ctde": (COOP, {"red_0": ["red_0"], "red_1": ["red_1"]}),
+    "2v2 ctce": ([*FOUR, "scheme=ctce"], {"red": ["red_0", "red_1"]}),
+    "2v2 shared": ([*FOUR, "scheme=dtde", "shared=true"], {"red": ["red_0", "red_1"]}),
+    "1v1 gru": (GRU, {"red_0": ["red_0"]}),
 }
 SHORT = ["seed=5", "train.until=1536"]
 
@@ -202,16 +191,17 @@ SHORT = ["seed=5", "train.until=1536"]
 def kind(request, tmp_path_factory):
     """Name, folder, verdict and rows of one tiny run."""
     path = tmp_path_factory.mktemp("kinds") / request.param.replace(" ", "-")
-    return request.param, path, *tiny_run(path, *KINDS[request.param], *SHORT)
+    return request.param, path, *tiny_run(path, *KINDS[request.param][0], *SHORT)
 
 
 def test_every_scheme_trains_and_reports_its_networks(kind):
     name, _, verdict, rows = kind
     assert [row["env_steps"] for row in rows] == [512, 1024, 1536]
-    assert set(verdict["weights"]) == set(MODULES[name])
-    seats = {seat for its in MODULES[name].values() for seat in its}
+    modules = KINDS[name][1]
+    assert set(verdict["weights"]) == set(modules)
+    seats = {seat for its in modules.values() for seat in its}
     assert {row.split("/")[1] for row in rows[-1] if row.startswith("return_mean/")} <= seats
-    for module in MODULES[name]:
+    for module in modules:
         values = [rows[-1][f"{metric}/{module}"] for metric in ("entropy", "explained_variance")]
         values += [rows[-1][f"learner/{module}/{part}"] for part in ("policy_loss", "vf_loss", "grad_norm")]
         assert all(isinstance(value, float) and abs(value) < 1e3 for value in values)
@@ -223,7 +213,7 @@ def test_every_scheme_trains_and_reports_its_networks(kind):
 
 def test_every_scheme_plays_same_run_with_same_seed(kind, tmp_path):
     name, _, verdict, rows = kind
-    again_verdict, again = tiny_run(tmp_path / "again", *KINDS[name], *SHORT)
+    again_verdict, again = tiny_run(tmp_path / "again", *KINDS[name][0], *SHORT)
     assert without_time(again) == without_time(rows)
     assert again_verdict["weights"] == verdict["weights"]
 
@@ -234,12 +224,12 @@ def test_every_scheme_exports_players_acting_as_trained(kind):
     with without_object_store():
         algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
     try:
-        modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
+        modules = {module: algorithm.env_runner.module[module].net for module in KINDS[name][1]}
         specs = algorithm.config.settings.stages[0].factory.specs
     finally:
         algorithm.stop()
-    assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])
-    for module, seats in MODULES[name].items():
+    assert {player.name for player in (folder / "players").iterdir()} == set(modules)
+    for module, seats in KINDS[name][1].items():
         card = read_card(folder / "players" / module)
         agent = specs.agent_of(module)
         assert (card.seats, card.members) == (seats, len(agent.seats))
@@ -258,11 +248,8 @@ def test_every_scheme_exports_players_acting_as_trained(kind):
 
 @pytest.mark.long
 def test_remote_runner_equals_driver_with_joint_action(session, tmp_path, cores):
-    once = [
-        *KINDS["2v2 ctce"],
-        "seed=5",
-        "train.until=512",
-    ]  # later batches are played with weights that differ by rounding
+    # Later batches are played with weights that differ by rounding.
+    once = [*KINDS["2v2 ctce"][0], "seed=5", "train.until=512"]
     _, here = tiny_run(tmp_path / "here", *once)
     _, rows = tiny_run(tmp_path / "remote", *once, "cluster.num_env_runners=2")
     for name in ("entropy/red", "explained_variance/red", "episodes"):

@@ -1,7 +1,5 @@
 """Generalised advantage estimation against hand computation and a plain reference."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

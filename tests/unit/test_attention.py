@@ -1,7 +1,5 @@
 """The network that attends: where it looks, what mates hear of each other, and what a central critic may not tell."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

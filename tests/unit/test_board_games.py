@@ -1,7 +1,5 @@
 """Players of board games that recipes are measured by: they must be as good as they say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pettingzoo
 import pytest

@@ -1,7 +1,5 @@
 """Frozen players on disk: what was written is what plays, and everything else is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from bundles import MLP, ONE, bundle, edit, everything, network, refusal, vouch
+from bundles import MLP, ONE, bundle, edit, everything, network, refusal, unchanged, vouch
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.episodes import play_games
@@ -54,8 +52,7 @@ def test_written_player_plays_same_actions(folder):
         play_games(ONE, {"red_0": player, "blue_0": BUILT_IN["random"](ONE)}, 30, seed=3).full_table()
         for player in (FrozenPlayer("w", network(), ""), loaded, FrozenPlayer("o", network(seed=2), ""))
     )
-    for one, two in zip(written, read, strict=True):
-        np.testing.assert_array_equal(one, two)
+    np.testing.assert_equal(written, read)
     assert another.returns.tolist() != written.returns.tolist()
 
 
@@ -77,10 +74,8 @@ def test_greedy_player_takes_likeliest_action():
 
 
 def test_player_is_never_overwritten(folder):
-    before = everything(folder)
-    with pytest.raises(FileExistsError):
+    with unchanged(folder), pytest.raises(FileExistsError):
         bundle(folder, seed=2)
-    assert everything(folder) == before
 
 
 # --- damaged models
@@ -194,11 +189,6 @@ def test_rejects_card_by_key(change, message, folder):
     text = refused(folder)
     assert text.startswith(f"{folder / CARD_FILE}: ")
     assert message in text
-
-
-def test_rejects_card_of_larger_network_than_file(folder):
-    edit(folder, architecture={**MLP, "hidden": [16]})
-    assert "of the card's network" in refused(folder)
 
 
 @pytest.mark.parametrize("missing", [MODEL_FILE, CARD_FILE])

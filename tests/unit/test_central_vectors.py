@@ -1,7 +1,5 @@
 """Central critics over vectors: in games of PettingZoo's kind they also read what team mates see, and actors do not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

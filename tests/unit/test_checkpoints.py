@@ -1,7 +1,5 @@
 """Checkpoints: whole or passed over, and only as many as were asked for."""
 
-from __future__ import annotations
-
 import json
 import math
 

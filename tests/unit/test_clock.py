@@ -1,7 +1,5 @@
 """Seconds are added up by part and told once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

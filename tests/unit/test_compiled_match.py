@@ -1,7 +1,5 @@
 """Batches that are played in one compiled call: the same numbers as step by step, or step by step."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

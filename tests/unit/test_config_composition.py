@@ -1,7 +1,5 @@
 """Every original name resolves, and a run has what was said for it."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

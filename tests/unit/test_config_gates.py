@@ -1,7 +1,5 @@
 """The gates of a run are those of its scenario, for the seats, teams and networks that it has."""
 
-from __future__ import annotations
-
 import pytest
 
 from composing import gates, refused_gate, with_gate

@@ -1,7 +1,5 @@
 """The schema and the yaml agree."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -20,8 +18,6 @@ from tools.house import ADDONS
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
-#: What a scenario need not say: without it there is no league, and a report has as many episodes as anywhere.
-OPTIONAL = {"league", "report_episodes"}
 
 
 @pytest.mark.parametrize("path", files("train"))

@@ -1,7 +1,5 @@
 """How many threads a run takes: never results, only how long they take, hang on it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

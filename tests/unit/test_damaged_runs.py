@@ -1,7 +1,5 @@
 """Run folders that somebody damaged or made up: one line from every verb that reads them."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Distributions over actions against torch's own, and against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -110,6 +108,18 @@ def test_strided_logits_draw_as_their_copy():
 CHOICES = [(7,), (3, 3), (2, 4, 3), (1, 5), (250, 2)]
 
 
+def assert_told(ours, outputs: np.ndarray, drawn, logp: torch.Tensor, entropy: torch.Tensor) -> None:
+    """What comes with draws, and what is asked of them afterwards, is what torch's distribution says."""
+    given, actions = torch.from_numpy(outputs), torch.from_numpy(drawn.actions)
+    actions = actions if actions.is_floating_point() else actions.long()
+    for ours_logp, ours_entropy in (
+        (torch.from_numpy(drawn.logp), torch.from_numpy(drawn.entropy)),
+        (ours.log_prob(given, actions), ours.entropy(given)),
+    ):
+        torch.testing.assert_close(ours_logp, logp.float(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours_entropy, entropy.float(), rtol=1e-4, atol=1e-5)
+
+
 def random_outputs(width: int, rows: int = 300) -> np.ndarray:
     return np.random.default_rng(5).normal(size=(rows, width)).astype(np.float32)
 
@@ -128,14 +138,8 @@ def test_components_match_torch_log_prob_and_entropy(choices):
     assert (drawn.actions >= 0).all()
     assert (drawn.actions < np.array(choices)).all()
     assert all(len(np.unique(column)) > count // 3 for column, count in zip(drawn.actions.T, choices, strict=True))
-    wanted = torch.stack([p.log_prob(actions[:, c]) for c, p in enumerate(parts_of(tensor, choices))], 1).float()
-    spread = torch.stack([p.entropy() for p in parts_of(tensor, choices)], 1).float()
-    for logp, entropy in (
-        (torch.from_numpy(drawn.logp), torch.from_numpy(drawn.entropy)),
-        (ours.log_prob(tensor, actions), ours.entropy(tensor)),
-    ):
-        torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(entropy, spread, rtol=1e-4, atol=1e-5)
+    wanted = torch.stack([p.log_prob(actions[:, c]) for c, p in enumerate(parts_of(tensor, choices))], 1)
+    assert_told(ours, outputs, drawn, wanted, torch.stack([p.entropy() for p in parts_of(tensor, choices)], 1))
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
@@ -178,16 +182,10 @@ def test_gaussian_matches_torch_density_and_entropy():
     ours, outputs = Gaussian(LOW, HIGH, "clip"), gaussian_outputs()
     assert (ours.outputs, ours.components, ours.width) == (6, 1, 3)
     drawn = ours.draw(outputs, streams(400))
-    tensor, actions = torch.from_numpy(outputs), torch.from_numpy(drawn.actions)
-    wanted = torchs_normal(tensor).log_prob(actions).sum(1, keepdim=True).float()
-    spread = torchs_normal(tensor).entropy().sum(1, keepdim=True).float()
     assert (drawn.actions.dtype, drawn.actions.shape) == (np.float32, (400, 3))
-    for logp, entropy in (
-        (torch.from_numpy(drawn.logp), torch.from_numpy(drawn.entropy)),
-        (ours.log_prob(tensor, actions), ours.entropy(tensor)),
-    ):
-        torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(entropy, spread, rtol=1e-4, atol=1e-4)
+    normal = torchs_normal(torch.from_numpy(outputs))
+    logp = normal.log_prob(torch.from_numpy(drawn.actions)).sum(1, keepdim=True)
+    assert_told(ours, outputs, drawn, logp, normal.entropy().sum(1, keepdim=True))
 
 
 def test_gaussian_draws_have_right_moments_and_independence():

@@ -1,7 +1,5 @@
 """A run that diverged: one warning, an end that names what was lost, and never for a run that is well."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Who is ahead where returns differ by the order in which floats were added up: nobody, in every judge of a game."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Edges of arithmetic: saturated activations, sure choices, squashed entropies, actions within odd bounds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Our numbers are those of the `multigrid` package, and codes and triples are two names of one cell."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

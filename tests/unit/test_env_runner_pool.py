@@ -1,7 +1,5 @@
 """The pool of remote env runners, on scripted actors: who plays, who is replaced, and whose games are whose."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

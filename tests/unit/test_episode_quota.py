@@ -1,7 +1,5 @@
 """Means over episodes are unbiased: how many each environment plays is settled before any of them has ended."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a configuration may train is exported and read back as it was, or refused before a run starts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A first start compiles by two processes, each form once; later ones start none."""
 
-from __future__ import annotations
-
 import collections
 import json
 import os

@@ -1,14 +1,12 @@
 """From a run's seat to a frozen player of the catalogue, and what stays untouched when that is refused."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bundles import ONE, bundle, edit, everything, refusal
+from bundles import ONE, bundle, edit, everything, refusal, unchanged
 from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
@@ -83,10 +81,9 @@ def test_rejects_run_without_checkpoint(tmp_path):
 
 @pytest.mark.usefixtures("unmeasured")
 def test_freezing_copies_model_and_leaves_run_unchanged(run, root):
-    before = everything(run)
-    frozen(run, root)
-    assert (root / "newcomer" / MODEL_FILE).read_bytes() == (run_player(run, "blue_0") / MODEL_FILE).read_bytes()
-    assert everything(run) == before
+    with unchanged(run):
+        frozen(run, root)
+        assert (root / "newcomer" / MODEL_FILE).read_bytes() == (run_player(run, "blue_0") / MODEL_FILE).read_bytes()
 
 
 def test_freezing_writes_card_with_strength_and_baseline(run, root):
@@ -162,26 +159,22 @@ def test_same_run_freezes_to_same_bytes(run, tmp_path):
 @pytest.mark.parametrize("name", ["random", "hunter", "newcomer"])
 def test_rejects_taken_name_and_writes_nothing(name, run, root):
     frozen(run, root)
-    before = everything(root)
-    text = refusal(lambda: frozen(run, root, name, "red_0"))
-    assert text == f"name: expected a new one in {root}, got {name}, which is there already"
-    assert everything(root) == before
+    with unchanged(root):
+        text = refusal(lambda: frozen(run, root, name, "red_0"))
+        assert text == f"name: expected a new one in {root}, got {name}, which is there already"
 
 
 def test_unlisted_existing_folder_is_not_overwritten(run, root):
     (root / "stray").mkdir()
     (root / "stray" / "notes.txt").write_text("mine")
-    before = everything(root)
-    assert "name: expected a new one" in refusal(lambda: frozen(run, root, "stray"))
-    assert everything(root) == before
+    with unchanged(root):
+        assert "name: expected a new one" in refusal(lambda: frozen(run, root, "stray"))
 
 
 @pytest.mark.parametrize("name", ["", "Rookie", "a b", "../up", "a/b", "-dash", "é", "a\n", ".", "a_b", "a:b", "#a"])
 def test_rejects_malformed_names(name, run, root, tmp_path):
-    before = everything(tmp_path)
-    with pytest.raises(PlayerError, match="name: expected small letters, digits and dashes"):
+    with unchanged(tmp_path), pytest.raises(PlayerError, match="name: expected small letters, digits and dashes"):
         frozen(run, root, name)
-    assert everything(tmp_path) == before
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -228,6 +221,5 @@ def damage_model(folder: Path) -> None:
 )
 def test_rejects_damaged_source_and_writes_nothing(damage, message, run, root):
     damage(run_player(run, "blue_0"))
-    before = everything(root)
-    assert message in refusal(lambda: frozen(run, root))
-    assert everything(root) == before
+    with unchanged(root):
+        assert message in refusal(lambda: frozen(run, root))

@@ -1,7 +1,5 @@
 """Games played once each: rows by number, actions that replay them, and what happens when a player gives up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Agents that decide now and then, come and go: every decision is learned from once, with all that it was paid."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

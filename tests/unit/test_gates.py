@@ -1,7 +1,5 @@
 """Gates: when a bound is met, reached and held, on hand-made report series."""
 
-from __future__ import annotations
-
 import json
 import math
 

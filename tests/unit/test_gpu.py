@@ -1,7 +1,5 @@
 """What a learner on a GPU runs: network, loss, clipping and optimiser give there what they give on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

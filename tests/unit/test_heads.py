@@ -1,8 +1,5 @@
 """Heads for bounded numbers: losses by hand, gradients, and players that keep them."""
 
-from __future__ import annotations
-
-import json
 import math
 
 import numpy as np
@@ -10,11 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from bundles import edit
 from multigrid_rl.config.compose import compose
 from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of
 from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Mixture
 from multigrid_rl.models.registry import ArchitectureError, network_of
-from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card, read_network, signature, write_player
+from multigrid_rl.players.cards import PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import AgentSpec, SeatView
@@ -23,7 +21,6 @@ LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
 ACTS = spaces.Box(LOW, HIGH)
 AGENT = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), ACTS)
 SIZES = {"deterministic": None, "mixture": 3, "bins": 9, "diffusion": 4}
-SIZED = [name for name in SIZES if name != "deterministic"]
 
 
 def architecture(head: str | None, **more) -> dict:
@@ -38,6 +35,16 @@ def network(head: str | None, **more):
         for parameter in [*net.policy[-1].parameters(), *getattr(net, "head", torch.nn.Identity()).parameters()]:
             parameter.normal_(std=0.5, generator=generator)
     return net, distribution_of(ACTS, network=net)
+
+
+def write_one(folder, net, shape: dict, agent: AgentSpec = AGENT):
+    """Write a player of an environment with these actions; returns its folder."""
+    card = {
+        "name": "one", "architecture": shape, **signature(agent, None), "scenario": "gymnasium", "seats": ["a"],
+        "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
+    }  # fmt: skip
+    write_player(folder / "one", net.state_dict(), card)
+    return folder / "one"
 
 
 def streams(rows: int, seed: int = 3) -> Streams:
@@ -255,13 +262,9 @@ def test_draws_any_of_many_parts(kind):
 def test_player_keeps_its_head(tmp_path, head, name):
     shape = architecture(head, name=name, **({"hidden": [12]} if name == "gru" else {}))
     net = network_of(AGENT, shape, seed=2)
-    card = {
-        "name": "one", "architecture": shape, **signature(AGENT, None), "scenario": "gymnasium", "seats": ["a"],
-        "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
-    }  # fmt: skip
-    write_player(tmp_path / "one", net.state_dict(), card)
-    read = read_card(tmp_path / "one")
-    player, own = FrozenPlayer.of(read, read_network(tmp_path / "one", read)), FrozenPlayer.of(read, net)
+    folder = write_one(tmp_path, net, shape)
+    read = read_card(folder)
+    player, own = FrozenPlayer.of(read, read_network(folder, read)), FrozenPlayer.of(read, net)
     view = SeatView(some(9)[0].numpy(), None, 0)
     for one in (player, own):
         one.taken_twice = [one.act(view, one.initial_state(9), streams(9))[0] for _ in range(2)]
@@ -275,15 +278,11 @@ def test_player_takes_many_choices_and_numbers_without_bounds(tmp_path, space):
     net = network_of(agent, architecture(None), seed=2)
     with torch.no_grad():
         net.policy[-1].bias[-1] = 200.0
-    card = {
-        "name": "one", "architecture": architecture(None), **signature(agent, None), "scenario": "gymnasium",
-        "seats": ["a"], "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
-    }  # fmt: skip
-    write_player(tmp_path / "one", net.state_dict(), card)
-    read = read_card(tmp_path / "one")
+    folder = write_one(tmp_path, net, architecture(None), agent)
+    read = read_card(folder)
     assert read.action_space == space
     for greedy in (False, True):
-        player = FrozenPlayer.of(read, read_network(tmp_path / "one", read), greedy=greedy)
+        player = FrozenPlayer.of(read, read_network(folder, read), greedy=greedy)
         taken, _ = player.act(SeatView(some(9)[0].numpy(), None, 0), player.initial_state(9), streams(9))
         np.testing.assert_allclose(taken.reshape(-1), 249 if isinstance(space, spaces.MultiDiscrete) else 200, atol=6)
 
@@ -305,16 +304,10 @@ def test_player_takes_many_choices_and_numbers_without_bounds(tmp_path, space):
 )
 def test_rejects_card_with_other_head(tmp_path, changes, message):
     net, _ = network("bins")
-    card = {
-        "name": "one", "architecture": architecture("bins"), **signature(AGENT, None), "scenario": "gymnasium",
-        "seats": ["a"], "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
-    }  # fmt: skip
-    write_player(tmp_path / "one", net.state_dict(), card)
-    data = json.loads((tmp_path / "one" / CARD_FILE).read_text())
-    data["architecture"] |= changes
-    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(data))
+    folder = write_one(tmp_path, net, architecture("bins"))
+    edit(folder, architecture=architecture("bins") | changes)
     with pytest.raises(PlayerError, match=r"^[^\n]*$") as caught:
-        read_network(tmp_path / "one", read_card(tmp_path / "one"))
+        read_network(folder, read_card(folder))
     assert message in str(caught.value)
 
 

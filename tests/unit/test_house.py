@@ -1,7 +1,5 @@
 """The yardsticks of the code base count what they say, and a plain run and its verb load no add-on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What an environment is filled by: uv with the settings of pip, or pip."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

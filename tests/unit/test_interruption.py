@@ -1,7 +1,5 @@
 """What asks a run to end, what it is printed on, and its folder."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

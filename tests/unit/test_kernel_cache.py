@@ -1,9 +1,6 @@
 """Machine code that an earlier process left on disk: it must not outlive its sources, nor end a program if damaged."""
 
-from __future__ import annotations
-
 import errno
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,6 +13,7 @@ import pytest
 from numba.core.caching import CompileResultCacheImpl, NullCache, UserProvidedCacheLocator
 
 import multigrid_rl
+from doc_blocks import loaded
 from multigrid_rl import jit
 
 #: Reads the first world's red key and what picking it up pays; the second line counts kernels loaded from disk.
@@ -80,10 +78,7 @@ def source(tmp_path):
 
 def started(source: Path):
     """The kernel as a process that just started has it."""
-    spec = importlib.util.spec_from_file_location("doubling", source)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.twice
+    return loaded(source).twice
 
 
 def works(twice) -> int:

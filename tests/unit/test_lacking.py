@@ -1,7 +1,5 @@
 """A run of tests ends with what was skipped and what would enable it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Background players on seats of another game than red/blue doors: floats are seen, actions are wide, teams any."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The arithmetic behind the metrics, against hand-computed and published numbers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

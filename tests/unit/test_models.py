@@ -1,7 +1,5 @@
 """The network: what it computes, how it starts, and what is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

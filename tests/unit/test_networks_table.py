@@ -1,7 +1,5 @@
 """A network and a head from outside: one file and one entry of a table each."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

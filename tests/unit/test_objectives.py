@@ -1,7 +1,5 @@
 """What a policy is told to maximise, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

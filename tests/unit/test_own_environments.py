@@ -1,14 +1,12 @@
 """Environments from outside: which files may name them, and the messages for their mistakes."""
 
-from __future__ import annotations
-
 import sys
 
 import gymnasium
 import numpy as np
 import pytest
 
-from commands import call, complaint, has_verb
+from commands import call, complaint, has_verb, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
@@ -146,8 +144,7 @@ def test_files_import_no_environment_where_code_is_refused(own_envs, monkeypatch
     assert call("evaluate", run, "--episodes", 2, "-o", own_envs / "there").exit_code == 0  # nothing is run anew
     sys.modules.pop("own_envs")
     gymnasium.registry.pop("Pole-v0")
-    typed = call("evaluate", player, "env_id=own_envs:Pole-v0", "--episodes", 2, "-o", own_envs / "typed")
-    assert typed.exit_code == 0, typed.output
+    works("evaluate", player, "env_id=own_envs:Pole-v0", "--episodes", 2, "-o", own_envs / "typed")
     sys.modules.pop("own_envs")
     gymnasium.registry.pop("Pole-v0")
 

@@ -1,7 +1,5 @@
 """Advantages and value losses of a user's own: as ours where they are the same, and refused with one line."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

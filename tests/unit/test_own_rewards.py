@@ -1,7 +1,5 @@
 """Training rewards of the user's own in Gymnasium: what they see, what stays canonical, what is refused."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

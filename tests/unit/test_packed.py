@@ -1,7 +1,5 @@
 """Opponents that travel: a packed factory plays the same games without its folder, and checks what arrived."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re
@@ -78,8 +76,7 @@ def test_packed_factory_plays_same_games_without_folder(overrides, root):
     expected, packed = played(plain), sent(plain.packed())
     players = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
     shutil.rmtree(root)
-    for one, two in zip(expected, played(packed), strict=True):
-        np.testing.assert_array_equal(one, two)
+    np.testing.assert_equal(expected, played(packed))
     assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == players
 
 
@@ -91,8 +88,7 @@ def test_folder_player_is_packed_too(root, tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "handed-in")
     with pytest.raises(PlayerError, match=r"got \./handed-in: no such folder"):
         sent(plain).build(1, 0)
-    for one, two in zip(expected, played(packed), strict=True):
-        np.testing.assert_array_equal(one, two)
+    np.testing.assert_equal(expected, played(packed))
 
 
 def test_players_are_read_once_for_all_environments(root, monkeypatch):

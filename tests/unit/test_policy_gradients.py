@@ -1,7 +1,5 @@
 """The update of policy gradients against a plain loop, and what stops, renews and measures it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -13,27 +11,18 @@ from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.update import Update, UpdateConfig
+from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.models.vector import Moments
 from multigrid_rl.training.stages import estimator_of
 from multigrid_rl.types import Schedule
+from updates import PPO, steady
 
 CPU = torch.device("cpu")
-VPG = UpdateConfig(
-    objective="policy_gradient",
-    epochs=4,
-    minibatch_size=None,
-    lr=Schedule(3e-3, 3e-3, 1),
-    entropy_coef=Schedule(0.0, 0.0, 1),
-    clip=Schedule(0.2, 0.2, 1),
-    vf_coef=1.0,
-    grad_clip=1e9,
-    seed=0,
-    v_iters=10,
-    v_lr=Schedule(1e-2, 1e-2, 1),
-    standardise=False,
-)
+VPG = replace(
+    PPO, objective="policy_gradient", minibatch_size=None, lr=steady(3e-3), vf_coef=1.0, grad_clip=1e9,
+    v_iters=10, v_lr=steady(1e-2), standardise=False,
+)  # fmt: skip
 
 
 def parts(env_id: str = "CartPole-v1", steps: int = 40, **architecture):

@@ -1,12 +1,11 @@
 """Several players take turns on a seat: how often, who decides, and what they remember."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from games import Always
 from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
@@ -17,24 +16,6 @@ from multigrid_rl.world.constants import DONE
 LENGTH = 3
 SPEC = GameSpec(max_steps=LENGTH)
 FOUR = GameSpec(blue=2, red=2, random_keys=False, max_steps=LENGTH)
-
-
-class Always:
-    """Plays one action, and counts in its memory the steps of each game."""
-
-    def __init__(self, action: int) -> None:
-        self.name, self.action = f"always-{action}", action
-        self.seen: list[list[int]] = []
-
-    def initial_state(self, games):
-        return np.zeros(games, int)
-
-    def reset_state(self, state, done):
-        return np.where(done, 0, state)
-
-    def act(self, view, state, rng):
-        self.seen.append(state.tolist())
-        return np.full(len(view.tokens), self.action, np.int8), state + 1
 
 
 def pool(*weights: float) -> OpponentPool:

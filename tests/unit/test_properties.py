@@ -1,7 +1,5 @@
 """What holds in every game of every specification, whatever the players do."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What stands in ``rllib.private`` is still there in the pinned Ray, and nothing private of it is used elsewhere."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

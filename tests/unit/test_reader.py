@@ -1,7 +1,5 @@
 """A run's folder is read as it was written, damaged lines are refused, and a file is written whole or not at all."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recipe that lies anywhere is taken as one of ``configs/recipe/``."""
 
-from __future__ import annotations
-
 import pytest
 
 from composing import assert_keeps_sizes, error_of

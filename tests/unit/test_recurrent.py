@@ -1,7 +1,5 @@
 """Networks with memory and critics that see the whole team: one step, many steps, and what must not leak."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

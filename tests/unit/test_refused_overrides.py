@@ -1,7 +1,5 @@
 """What no run may be asked for: one table of overrides, each with what its one line must say of key and value."""
 
-from __future__ import annotations
-
 import pytest
 
 from composing import OF_OTHER_VERBS, unsaid

@@ -1,7 +1,5 @@
 """What an env runner hands to the learner: only what was lived, and exactly what the weights say about it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,18 +33,24 @@ SCHEMES = ["scheme=dtde", "scheme=ctde", "scheme=ctce", "shared=true"]
 NETWORKS = ["mlp", "gru", "lstm"]
 
 
+def runner_of(config) -> BatchedEnvRunner:
+    """An env runner whose policies are far from uniform, so that a wrong log-probability shows."""
+    runner = BatchedEnvRunner(config=algorithm_config(config), worker_index=0)
+    with torch.no_grad():
+        for module in runner.module.values():
+            for name, weight in module.net.named_parameters():
+                if name.startswith("policy"):
+                    weight.mul_(50)
+    return runner
+
+
 class Spied:
     """An env runner, and a record of what its environment said."""
 
     def __init__(self, *overrides: str) -> None:
         self.config = compose([*DEADLY, *overrides])
         factory = env_factory(self.config)
-        self.runner = BatchedEnvRunner(config=algorithm_config(self.config), worker_index=0)
-        for module in self.runner.module.values():
-            with torch.no_grad():
-                for name, weight in module.net.named_parameters():
-                    if name.startswith("policy"):
-                        weight.mul_(50)  # far from uniform, so that a wrong log-probability shows
+        self.runner = runner_of(self.config)
         self.specs = factory.specs
         self.env = self.runner.collector.env
         self.match = self.env.env
@@ -218,12 +222,6 @@ def test_games_are_independent_of_concurrent_runs(scheme):
     # What seats do is drawn from their game's own stream.
     all_of_them = Spied(scheme).sample().batches
     few = compose([*DEADLY, scheme, "train.num_envs=4"])
-    runner = BatchedEnvRunner(config=algorithm_config(few), worker_index=0)
-    for module in runner.module.values():
-        with torch.no_grad():
-            for name, weight in module.net.named_parameters():
-                if name.startswith("policy"):
-                    weight.mul_(50)
-    for name, batch in runner.sample().batches.items():
+    for name, batch in runner_of(few).sample().batches.items():
         first = {row.tobytes() for row in all_of_them[name].obs}
         assert {row.tobytes() for row in batch.obs} <= first

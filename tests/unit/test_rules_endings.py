@@ -1,33 +1,11 @@
 """Section 8's legitimate tactics, after which a game must still end, and doors that swing shut again."""
 
-from __future__ import annotations
-
 import pytest
 
-from games import (
-    BLUE_BALL,
-    BLUE_DOOR,
-    BLUE_FRONT,
-    BLUE_KEY_USED,
-    EAST,
-    NORTH,
-    RED_BALL,
-    RED_KEY_USED,
-    SOUTH,
-    WEST,
-    at,
-    clear,
-    find,
-    hand,
-    place,
-    play,
-    put,
-    where,
-    world,
-)
+import games as g
+from games import at, both_rules, clear, find, hand, place, play, put, where, world
 from multigrid_rl.world.constants import BLUE, DOOR_CLOSED, DOOR_LOCKED, DOOR_OPEN, DROP, EMPTY, FORWARD, LEFT, TOGGLE
 
-both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
 MAX_STEPS = 24
 WIN_AT_2 = 1 - 0.9 * 2 / 300
 
@@ -46,17 +24,17 @@ def play_to_the_end(w, actions):
 
 
 @both_rules
-@pytest.mark.parametrize("thing", [RED_KEY_USED, BLUE_BALL])
+@pytest.mark.parametrize("thing", [g.RED_KEY_USED, g.BLUE_BALL])
 def test_object_blocking_other_door_leads_to_truncation(rules, thing):
     w = world(rules, max_steps=MAX_STEPS)
     clear(w)
-    place(w, "red_0", 9, 1, EAST, thing)
-    place(w, "blue_0", 10, 2, NORTH, BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, g.EAST, thing)
+    place(w, "blue_0", 10, 2, g.NORTH, g.BLUE_KEY_USED)
     play(w, red_0=DROP)
-    assert at(w, BLUE_FRONT) == thing
+    assert at(w, g.BLUE_FRONT) == thing
     last = play_to_the_end(w, {"blue_0": (FORWARD, TOGGLE)})
     assert where(w, "blue_0") == (10, 2)
-    assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
+    assert at(w, g.BLUE_DOOR) == DOOR_LOCKED + BLUE
     assert not any(last.terminated.values())
     assert last.reward == {"blue_0": 0, "red_0": 0}
 
@@ -65,14 +43,14 @@ def test_object_blocking_other_door_leads_to_truncation(rules, thing):
 def test_eliminated_key_carrier_leads_to_truncation(rules):
     w = world(rules, blue=2, red=2, max_steps=MAX_STEPS)
     clear(w)
-    place(w, "blue_0", 8, 3, WEST, BLUE_KEY_USED)
-    place(w, "red_0", 7, 3, EAST)
-    place(w, "blue_1", *BLUE_FRONT, EAST)
+    place(w, "blue_0", 8, 3, g.WEST, g.BLUE_KEY_USED)
+    place(w, "red_0", 7, 3, g.EAST)
+    place(w, "blue_1", *g.BLUE_FRONT, g.EAST)
     assert play(w, red_0=TOGGLE).events["blue_0"] == {"got_eliminated": 1}
     last = play_to_the_end(w, {"blue_0": (TOGGLE,), "blue_1": (TOGGLE, DROP), "red_0": (FORWARD, LEFT)})
-    assert hand(w, "blue_0") == BLUE_KEY_USED  # it stays with its carrier for good
-    assert find(w, BLUE_KEY_USED) == []
-    assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
+    assert hand(w, "blue_0") == g.BLUE_KEY_USED  # it stays with its carrier for good
+    assert find(w, g.BLUE_KEY_USED) == []
+    assert at(w, g.BLUE_DOOR) == DOOR_LOCKED + BLUE
     assert last.terminated == {"blue_0": rules == "fair", "blue_1": False, "red_0": False, "red_1": False}
 
 
@@ -83,12 +61,12 @@ def door_left_open(rules):
     """blue_0 was eliminated while it opened the blue door; blue_1 stands at the open door."""
     w = world(rules, blue=2, red=2)
     clear(w)
-    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
-    place(w, "red_0", 9, 1, EAST)
+    place(w, "blue_0", *g.BLUE_FRONT, g.EAST, g.BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, g.EAST)
     play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=TOGGLE)
-    assert at(w, BLUE_DOOR) == DOOR_OPEN + BLUE
-    place(w, "blue_1", *BLUE_FRONT, EAST)
-    place(w, "red_0", 6, 3, WEST)
+    assert at(w, g.BLUE_DOOR) == DOOR_OPEN + BLUE
+    place(w, "blue_1", *g.BLUE_FRONT, g.EAST)
+    place(w, "red_0", 6, 3, g.WEST)
     w.observe()
     return w
 
@@ -97,7 +75,7 @@ def door_left_open(rules):
 def test_toggling_own_open_door_closes_it_unpaid(rules):
     w = door_left_open(rules)
     step = play(w, blue_1=TOGGLE)
-    assert at(w, BLUE_DOOR) == DOOR_CLOSED + BLUE
+    assert at(w, g.BLUE_DOOR) == DOOR_CLOSED + BLUE
     assert set(step.reward.values()) == {0}
     assert not step.done
 
@@ -105,9 +83,9 @@ def test_toggling_own_open_door_closes_it_unpaid(rules):
 @both_rules
 def test_closed_door_reopens_without_key_and_wins(rules):
     w = door_left_open(rules)
-    put(w, BLUE_DOOR, DOOR_CLOSED + BLUE)
+    put(w, g.BLUE_DOOR, DOOR_CLOSED + BLUE)
     step = play(w, blue_1=TOGGLE)
-    assert at(w, BLUE_DOOR) == DOOR_OPEN + BLUE
+    assert at(w, g.BLUE_DOOR) == DOOR_OPEN + BLUE
     assert step.reward["blue_1"] == pytest.approx(WIN_AT_2, rel=1e-12)
     assert (step.winner, step.done) == (BLUE, True)
 
@@ -115,22 +93,22 @@ def test_closed_door_reopens_without_key_and_wins(rules):
 @both_rules
 def test_opponent_toggles_door_both_ways_without_winning(rules):
     w = door_left_open(rules)
-    place(w, "blue_1", 7, 6, SOUTH)
-    place(w, "red_0", *BLUE_FRONT, EAST)
+    place(w, "blue_1", 7, 6, g.SOUTH)
+    place(w, "red_0", *g.BLUE_FRONT, g.EAST)
     for expected in (DOOR_CLOSED, DOOR_OPEN, DOOR_CLOSED):
         step = play(w, red_0=TOGGLE)
-        assert at(w, BLUE_DOOR) == expected + BLUE
+        assert at(w, g.BLUE_DOOR) == expected + BLUE
         assert set(step.reward.values()) == {0}
         assert step.events["red_0"] == {}
         assert not step.done
 
 
 @both_rules
-@pytest.mark.parametrize("carried", [EMPTY, RED_KEY_USED, RED_BALL])
+@pytest.mark.parametrize("carried", [EMPTY, g.RED_KEY_USED, g.RED_BALL])
 def test_locked_door_stays_locked_without_key(rules, carried):
     w = world(rules, blue=2, red=2)
-    place(w, "blue_0", *BLUE_FRONT, EAST, carried)
+    place(w, "blue_0", *g.BLUE_FRONT, g.EAST, carried)
     step = play(w, blue_0=TOGGLE)
-    assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
+    assert at(w, g.BLUE_DOOR) == DOOR_LOCKED + BLUE
     assert step.events["blue_0"] == {}
     assert not step.done

@@ -1,67 +1,40 @@
 """Section 8: each row of the table under both rule sets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from games import (
-    BLUE_DOOR,
-    BLUE_FRONT,
-    BLUE_KEY,
-    BLUE_KEY_USED,
-    EAST,
-    RED_FRONT,
-    RED_KEY,
-    RED_KEY_USED,
-    ROOM,
-    SOUTH,
-    WEST,
-    heading_and_mission,
-    image,
-    place,
-    play,
-    put,
-    spec,
-    where,
-    world,
-)
+import games as g
+from games import approx, both_rules, heading_and_mission, image, place, play, put, spec, where, world
 from multigrid_rl.types import RewardWeights, Rules
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.constants import BLUE, DOOR_OPEN, EMPTY, FORWARD, PICKUP, RED, RIGHT, TOGGLE
 from multigrid_rl.world.engine import World
 
 WIN = 1 - 0.9 * 1 / 300
 BLUE_SIDE = (13, 2)
-both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
-
-
-def approx(value: float):
-    return pytest.approx(value, rel=1e-12)
 
 
 def eliminated_blue_0(rules):
     """2v2 after red_0 eliminated blue_0 on (8, 3); returns the world and the step."""
     w = world(rules, blue=2, red=2)
-    put(w, (8, 3), EMPTY)
-    place(w, "blue_0", 8, 3, WEST)
-    place(w, "red_0", 7, 3, EAST)
-    return w, play(w, ("red_0",), red_0=TOGGLE)
+    put(w, (8, 3), c.EMPTY)
+    place(w, "blue_0", 8, 3, g.WEST)
+    place(w, "red_0", 7, 3, g.EAST)
+    return w, play(w, ("red_0",), red_0=c.TOGGLE)
 
 
 # Door test -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rules", "reward", "winner"), [("classic", WIN, RED), ("fair", 0, -1)])
+@pytest.mark.parametrize(("rules", "reward", "winner"), [("classic", WIN, c.RED), ("fair", 0, -1)])
 def test_classic_wins_with_any_open_door_fair_needs_own(rules, reward, winner):
     w = world(rules, blue=2, red=1)
-    put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
-    place(w, "red_0", *RED_FRONT, WEST)
-    step = play(w, red_0=TOGGLE)
+    put(w, g.BLUE_DOOR, c.DOOR_OPEN + c.BLUE)
+    place(w, "red_0", *g.RED_FRONT, g.WEST)
+    step = play(w, red_0=c.TOGGLE)
     assert step.reward["red_0"] == approx(reward)
-    assert (step.winner, step.done) == (winner, winner == RED)
+    assert (step.winner, step.done) == (winner, winner == c.RED)
 
 
 # Handling order ------------------------------------------------------------------------------------------------------
@@ -70,8 +43,8 @@ def test_classic_wins_with_any_open_door_fair_needs_own(rules, reward, winner):
 def two_want_one_cell(rules, games):
     w = World(spec(rules, blue=0, red=2), games, seed=3, auto_reset=False)
     w.state.position[:] = [c.cell_index(6, 3), c.cell_index(8, 3)]
-    w.state.heading[:] = [EAST, WEST]
-    w.step(np.full((games, 2), FORWARD, np.int8))
+    w.state.heading[:] = [g.EAST, g.WEST]
+    w.step(np.full((games, 2), c.FORWARD, np.int8))
     return w.state.position[:, 0] == c.cell_index(7, 3)
 
 
@@ -83,9 +56,9 @@ def test_fair_order_is_redrawn_each_step():
     w = world("fair", blue=0, red=2)
     firsts = set()
     for _ in range(40):
-        place(w, "red_0", 6, 3, EAST)
-        place(w, "red_1", 8, 3, WEST)
-        play(w, red_0=FORWARD, red_1=FORWARD)
+        place(w, "red_0", 6, 3, g.EAST)
+        place(w, "red_1", 8, 3, g.WEST)
+        play(w, red_0=c.FORWARD, red_1=c.FORWARD)
         firsts.add(where(w, "red_0") == (7, 3))
     assert firsts == {True, False}
 
@@ -105,9 +78,9 @@ def test_fair_orders_of_four_agents_are_equally_likely():
 @pytest.mark.parametrize(("switch", "toggler", "bystander"), [("stop", 0, 0), ("continue", 0.5, -0.001)])
 def test_after_success_decides_handling_after_winner(switch, toggler, bystander):
     w = world(replace(Rules.classic(), after_success=switch), blue=1, red=2)
-    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
-    place(w, "red_0", 9, 1, EAST)
-    step = play(w, ("blue_0", "red_0", "red_1"), blue_0=TOGGLE, red_0=TOGGLE, red_1=PICKUP)
+    place(w, "blue_0", *g.BLUE_FRONT, g.EAST, g.BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, g.EAST)
+    step = play(w, ("blue_0", "red_0", "red_1"), blue_0=c.TOGGLE, red_0=c.TOGGLE, red_1=c.PICKUP)
     assert (step.reward["red_0"], step.reward["red_1"]) == (toggler, approx(bystander))
     assert step.reward["blue_0"] == approx(WIN if switch == "stop" else WIN - 1)
 
@@ -120,8 +93,8 @@ def test_fair_reports_elimination_at_once_classic_at_end(rules, reported):
     w, step = eliminated_blue_0(rules)
     assert step.terminated == {"blue_0": reported, "blue_1": False, "red_0": False, "red_1": False}
     assert play(w).terminated["blue_0"] == reported
-    place(w, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
-    assert set(play(w, red_0=TOGGLE).terminated.values()) == {True}
+    place(w, "red_0", *g.RED_FRONT, g.WEST, g.RED_KEY_USED)
+    assert set(play(w, red_0=c.TOGGLE).terminated.values()) == {True}
 
 
 @pytest.mark.parametrize(("rules", "penalty"), [("classic", -0.001), ("fair", 0)])
@@ -129,7 +102,7 @@ def test_only_classic_charges_pickups_of_eliminated(rules, penalty):
     w, step = eliminated_blue_0(rules)
     assert step.reward["blue_0"] == -1
     for _ in range(3):
-        after = play(w, blue_0=PICKUP)
+        after = play(w, blue_0=c.PICKUP)
         assert after.reward == {"blue_0": approx(penalty), "blue_1": 0, "red_0": 0, "red_1": 0}
         assert ("invalid_pickup" in after.events["blue_0"]) == (penalty < 0)
 
@@ -137,9 +110,9 @@ def test_only_classic_charges_pickups_of_eliminated(rules, penalty):
 @pytest.mark.parametrize(("rules", "reward"), [("classic", -1.001), ("fair", -1)])
 def test_only_classic_charges_pickup_in_elimination_step(rules, reward):
     w = world(rules, blue=2, red=2)
-    place(w, "blue_0", 8, 5, WEST)
-    place(w, "red_0", 7, 5, EAST)
-    assert play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=PICKUP).reward["blue_0"] == approx(reward)
+    place(w, "blue_0", 8, 5, g.WEST)
+    place(w, "red_0", 7, 5, g.EAST)
+    assert play(w, ("red_0", "blue_0"), red_0=c.TOGGLE, blue_0=c.PICKUP).reward["blue_0"] == approx(reward)
 
 
 @pytest.mark.parametrize(("rules", "acted"), [("classic", True), ("fair", False)])
@@ -155,7 +128,7 @@ def test_eliminated_agents_stay_and_observe_from_side_room(rules):
     for action in range(7):
         play(w, blue_0=action)
         assert where(w, "blue_0") == BLUE_SIDE
-        assert heading_and_mission(w, "blue_0")[0] == WEST
+        assert heading_and_mission(w, "blue_0")[0] == g.WEST
     assert image(w, "blue_0")[2, 3].tolist() == [1, 0, 0]  # (12, 2)
     assert image(w, "blue_0")[2, 2].tolist() == [2, 5, 0]  # (11, 2)
 
@@ -163,18 +136,18 @@ def test_eliminated_agents_stay_and_observe_from_side_room(rules):
 @pytest.mark.parametrize(("rules", "again"), [("classic", True), ("fair", False)])
 def test_only_classic_eliminates_agent_twice(rules, again):
     w, _ = eliminated_blue_0(rules)
-    put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
-    place(w, "red_0", *BLUE_FRONT, EAST)
-    play(w, red_0=FORWARD)
-    assert where(w, "red_0") == BLUE_DOOR
-    play(w, red_0=FORWARD)
-    play(w, red_0=RIGHT)
-    play(w, red_0=FORWARD)
+    put(w, g.BLUE_DOOR, c.DOOR_OPEN + c.BLUE)
+    place(w, "red_0", *g.BLUE_FRONT, g.EAST)
+    play(w, red_0=c.FORWARD)
+    assert where(w, "red_0") == g.BLUE_DOOR
+    play(w, red_0=c.FORWARD)
+    play(w, red_0=c.RIGHT)
+    play(w, red_0=c.FORWARD)
     assert where(w, "red_0") == (12, 2)
     play(w, red_0=c.LEFT)
-    play(w, red_0=FORWARD)
+    play(w, red_0=c.FORWARD)
     assert where(w, "red_0") == (12, 2)  # (13, 2) is taken by the eliminated
-    step = play(w, red_0=TOGGLE)
+    step = play(w, red_0=c.TOGGLE)
     assert step.reward == {"blue_0": -1 if again else 0, "blue_1": 0, "red_0": 0.5 if again else 0, "red_1": 0}
     assert ("got_eliminated" in step.events["blue_0"]) == again
     assert not step.done
@@ -202,9 +175,9 @@ def test_mission_token_lags_in_classic_and_is_current_in_fair(rules, tokens, str
     if rules == "classic":
         w.state.mission[:] = w.state.mission_value[:] = 1
         w.observe()
-    place(w, "red_0", 7, 3, SOUTH)
+    place(w, "red_0", 7, 3, g.SOUTH)
     seen = [(heading_and_mission(w, "red_0")[1], int(w.outputs.obs_mission[0, 1]))]
-    for action in (PICKUP, c.DONE):
+    for action in (c.PICKUP, c.DONE):
         play(w, red_0=action)
         seen.append((heading_and_mission(w, "red_0")[1], int(w.outputs.obs_mission[0, 1])))
     assert seen == list(zip(tokens, strings, strict=True))
@@ -214,24 +187,24 @@ def test_mission_token_lags_in_classic_and_is_current_in_fair(rules, tokens, str
 
 
 @pytest.mark.parametrize(("rules", "before_doors"), [("classic", True), ("fair", False)])
-@pytest.mark.parametrize("code", [RED_KEY, BLUE_KEY])
+@pytest.mark.parametrize("code", [g.RED_KEY, g.BLUE_KEY])
 def test_only_classic_places_random_keys_before_doors(rules, before_doors, code):
     w = World(spec(rules, random_keys=True), 4000, seed=11)
     seen = {divmod(int(k), 8) for k in np.argmax(w.state.cells == code, axis=1)}
-    assert (RED_FRONT in seen, BLUE_FRONT in seen) == (before_doors, before_doors)
-    assert seen == set(ROOM) - {(9, 1), (6, 6)} - (set() if before_doors else {RED_FRONT, BLUE_FRONT})
+    assert (g.RED_FRONT in seen, g.BLUE_FRONT in seen) == (before_doors, before_doors)
+    assert seen == set(g.ROOM) - {(9, 1), (6, 6)} - (set() if before_doors else {g.RED_FRONT, g.BLUE_FRONT})
 
 
 # View of the final step ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rules", "shown"), [("classic", [10, 2, WEST]), ("fair", [1, 0, 0])])
+@pytest.mark.parametrize(("rules", "shown"), [("classic", [10, 2, g.WEST]), ("fair", [1, 0, 0])])
 def test_only_classic_shows_victim_where_it_stood(rules, shown):
     for team in (1, 2):  # the last step of a game, and a step within one
         w = world(rules, blue=team, red=2)
-        place(w, "blue_0", 8, 5, WEST)
-        place(w, "red_0", 7, 5, EAST)
-        step = play(w, ("red_0",), red_0=TOGGLE)
+        place(w, "blue_0", 8, 5, g.WEST)
+        place(w, "red_0", 7, 5, g.EAST)
+        step = play(w, ("red_0",), red_0=c.TOGGLE)
         assert step.done == (team == 1)
         assert image(w, "red_0")[2, 3].tolist() == shown
 
@@ -243,6 +216,6 @@ def test_only_classic_shows_victim_where_it_stood(rules, shown):
 def test_uses_discount_factor_of_weights(factor):
     weights = RewardWeights(ball_pickup=2.0, ball_discount=factor)
     w = world("fair", blue=0, red=1, obstacle=True, reward=weights)
-    place(w, "red_0", 6, 6, WEST)
-    pays = [play(w, red_0=PICKUP).reward["red_0"] for _ in range(3)]
+    place(w, "red_0", 6, 6, g.WEST)
+    pays = [play(w, red_0=c.PICKUP).reward["red_0"] for _ in range(3)]
     assert pays == approx([2 * factor ** (2**k) for k in range(3)])

@@ -1,33 +1,14 @@
 """Whole games: the plans of docs/game.md, section 9, missions on the way, truncation, and who step answers for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from games import (
-    BLUE_FRONT,
-    BLUE_KEY,
-    EAST,
-    NORTH,
-    RED_FRONT,
-    RED_KEY,
-    ROOM,
-    SOUTH,
-    WEST,
-    clear,
-    key_and_door_plan,
-    place,
-    play,
-    put,
-    spec,
-    world,
-)
+import games as g
+from games import both_rules, clear, key_and_door_plan, place, play, put, spec, world
 from multigrid_rl.world.constants import BLUE, DROP, PICKUP, RED
 from multigrid_rl.world.engine import World
 
-both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
-RED_START, BLUE_START = (9, 1, WEST), (6, 6, EAST)
+RED_START, BLUE_START = (9, 1, g.WEST), (6, 6, g.EAST)
 #: Clear the ball away, paid n times, then key and door; found by exhaustive search over pose, hand, key and ball cell.
 OBSTACLE_PLANS = {1: "02222212223122413122125", 2: "022222122233122413122125", 6: "0222221222333333122413122125"}
 
@@ -48,7 +29,7 @@ def run(w, seat, plan):
 @both_rules
 @pytest.mark.parametrize(("limit", "view", "published"), [(1000, 7, 1.4883), (1280, 5, 1.4909)])
 def test_single_red_wins_in_13_steps_at_best(rules, limit, view, published):
-    plan = key_and_door_plan(RED_START, (7, 4), (*RED_FRONT, WEST))
+    plan = key_and_door_plan(RED_START, (7, 4), (*g.RED_FRONT, g.WEST))
     assert len(plan) == 13
     total, last = run(world(rules, blue=0, red=1, max_steps=limit, view_size=view), "red_0", plan)
     assert total == pytest.approx(0.5 + 1 - 0.9 * 13 / limit, rel=1e-12)
@@ -73,18 +54,18 @@ def test_single_red_with_obstacle_earns_section_9_reward(rules, pickups, steps, 
 
 @both_rules
 @pytest.mark.parametrize(("seat", "start", "goal", "code", "winner"), [
-    ("red_0", RED_START, (*RED_FRONT, WEST), RED_KEY, RED),
-    ("blue_0", BLUE_START, (*BLUE_FRONT, EAST), BLUE_KEY, BLUE),
+    ("red_0", RED_START, (*g.RED_FRONT, g.WEST), g.RED_KEY, RED),
+    ("blue_0", BLUE_START, (*g.BLUE_FRONT, g.EAST), g.BLUE_KEY, BLUE),
 ])  # fmt: skip
 def test_1v1_takes_13_to_15_steps_from_every_key_cell(rules, seat, start, goal, code, winner):
     lengths = []
-    for key in (cell for cell in ROOM if cell not in ((9, 1), (6, 6))):
+    for key in (cell for cell in g.ROOM if cell not in ((9, 1), (6, 6))):
         plan = key_and_door_plan(start, key, goal)
         w = world(rules)
         clear(w)
         put(w, key, code)
         bystander = "blue_0" if seat == "red_0" else "red_0"
-        place(w, bystander, 2, 2, EAST)  # the opponent is ignored: out of the way
+        place(w, bystander, 2, 2, g.EAST)  # the opponent is ignored: out of the way
         total, last = run(w, seat, plan)
         assert total == pytest.approx(1.5 - 0.9 * len(plan) / 300, rel=1e-12)
         assert (last.winner, last.reward[bystander]) == (winner, 0)
@@ -105,7 +86,7 @@ def missions(w):
 def test_key_sends_taker_to_door_and_mates_to_ball(rules):
     w = world(rules, blue=2, red=2)
     w.state.mission[:] = 0
-    place(w, "red_1", 7, 3, SOUTH)
+    place(w, "red_1", 7, 3, g.SOUTH)
     play(w, red_1=PICKUP)
     assert missions(w) == {"blue_0": 0, "blue_1": 0, "red_0": 2, "red_1": 3}
 
@@ -114,8 +95,8 @@ def test_key_sends_taker_to_door_and_mates_to_ball(rules):
 def test_ball_sends_mates_to_key_or_with_key_to_door(rules):
     w = world(rules, blue=0, red=3, obstacle=True)
     w.state.mission[:] = 0
-    place(w, "red_0", 7, 3, SOUTH)
-    place(w, "red_1", 5, 5, SOUTH)
+    place(w, "red_0", 7, 3, g.SOUTH)
+    place(w, "red_1", 5, 5, g.SOUTH)
     play(w, red_1=PICKUP)
     assert missions(w) == {"red_0": 1, "red_1": 2, "red_2": 1}
     play(w, red_0=PICKUP)
@@ -127,7 +108,7 @@ def test_ball_sends_mates_to_key_or_with_key_to_door(rules):
 @both_rules
 def test_charged_pickups_do_not_change_missions(rules):
     w = world(rules, blue=0, red=2)
-    place(w, "red_0", 7, 3, SOUTH)
+    place(w, "red_0", 7, 3, g.SOUTH)
     play(w, red_0=PICKUP)
     w.state.mission[:] = 0
     for action in (PICKUP, DROP, PICKUP):
@@ -161,4 +142,4 @@ def test_partial_reset_leaves_other_games_unchanged():
     w.reset(which=which)
     assert w.state.clock.tolist() == [0, 3, 3, 0, 3, 3]
     assert np.array_equal(w.state.cells[~which], before[0][~which])
-    assert w.state.heading[:, 1].tolist() == [WEST, NORTH, NORTH, WEST, NORTH, NORTH]
+    assert w.state.heading[:, 1].tolist() == [g.WEST, g.NORTH, g.NORTH, g.WEST, g.NORTH, g.NORTH]

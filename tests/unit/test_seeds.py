@@ -1,7 +1,5 @@
 """Statistics over seeds: against hand-computed values, against scipy, and intervals against how often they hold."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

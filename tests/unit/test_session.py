@@ -1,7 +1,5 @@
 """What happens around Ray's start and end, without Ray."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

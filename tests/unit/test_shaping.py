@@ -1,27 +1,12 @@
 """Training rewards as weights on events, and the event that only they use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from games import (
-    BLUE_BALL,
-    EAST,
-    NORTH,
-    RED_BALL,
-    RED_FRONT,
-    RED_KEY,
-    RED_KEY_USED,
-    SOUTH,
-    WEST,
-    place,
-    play,
-    put,
-    world,
-)
+import games as g
+from games import place, play, put, world
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.scripted import RandomPlayer
@@ -209,8 +194,8 @@ def ready(w, seat: str = "red_0", **actions: int) -> float:
 def coop(**changes):
     """Two reds, no ball yet; red_0 stands before its key at (7, 4), red_1 before the cell in front of the door."""
     w = world("fair", blue=0, red=2, **changes)
-    place(w, "red_0", 7, 5, NORTH)
-    place(w, "red_1", 5, 5, SOUTH)
+    place(w, "red_0", 7, 5, g.NORTH)
+    place(w, "red_1", 5, 5, g.SOUTH)
     return w
 
 
@@ -225,22 +210,22 @@ def test_key_with_clear_door_is_ready_until_dropped():
 
 def test_eliminated_carrier_loses_readiness_and_winner_keeps_it():
     w = world("fair", blue=1, red=2, death_match=True)
-    place(w, "red_0", 7, 5, NORTH)
-    place(w, "blue_0", 6, 5, EAST)
+    place(w, "red_0", 7, 5, g.NORTH)
+    place(w, "blue_0", 6, 5, g.EAST)
     assert ready(w, red_0=c.PICKUP) == 1
     assert ready(w, blue_0=c.TOGGLE) == -1
     assert ready(w, red_1=c.LEFT) == 0
     w = coop()
-    place(w, "red_1", 9, 5, SOUTH)
+    place(w, "red_1", 9, 5, g.SOUTH)
     assert ready(w, red_0=c.PICKUP) == 1
-    place(w, "red_0", *RED_FRONT, WEST, c.KEY + 1)
+    place(w, "red_0", *g.RED_FRONT, g.WEST, c.KEY + 1)
     assert ready(w, red_0=c.TOGGLE) == 0
     assert w.state.over[0]
 
 
 def test_ball_before_door_prevents_readiness():
     w = coop()
-    put(w, RED_FRONT, BLUE_BALL)
+    put(w, g.RED_FRONT, g.BLUE_BALL)
     assert ready(w, red_0=c.PICKUP) == 0
     assert ready(w, red_1=c.PICKUP) == 1  # the mate clears the way: red_0 becomes ready, who does nothing
     assert ready(w, "red_1", red_0=c.DONE) == 0
@@ -250,28 +235,28 @@ def test_ball_before_door_prevents_readiness():
 
 def test_object_before_door_blocks_readiness():
     w = coop()
-    place(w, "red_1", 5, 5, SOUTH, hand=RED_KEY_USED)  # a second key, by hand: any object blocks
+    place(w, "red_1", 5, 5, g.SOUTH, hand=g.RED_KEY_USED)  # a second key, by hand: any object blocks
     assert ready(w, "red_1", red_0=c.PICKUP) == 1
     assert ready(w, "red_0", red_1=c.DROP) == -1
 
 
 def test_mate_before_door_does_not_block_readiness():
     w = coop()
-    place(w, "red_1", *RED_FRONT, WEST)
+    place(w, "red_1", *g.RED_FRONT, g.WEST)
     assert ready(w, red_0=c.PICKUP) == 1
 
 
 def test_each_team_has_own_key_and_door():
     w = world("fair", blue=1, red=1)
-    place(w, "blue_0", 8, 2, SOUTH)  # its key is at (8, 3)
-    place(w, "red_0", 7, 5, NORTH)
-    put(w, RED_FRONT, BLUE_BALL)
+    place(w, "blue_0", 8, 2, g.SOUTH)  # its key is at (8, 3)
+    place(w, "red_0", 7, 5, g.NORTH)
+    put(w, g.RED_FRONT, g.BLUE_BALL)
     put(w, (10, 1), c.EMPTY)
     play(w, blue_0=c.PICKUP, red_0=c.PICKUP)
     assert w.outputs.events[0, :, c.EV_READY].tolist() == [1, 0]
-    place(w, "blue_0", 8, 2, SOUTH, hand=RED_BALL)
-    place(w, "red_0", 7, 5, NORTH, hand=BLUE_BALL)
-    put(w, RED_FRONT, c.EMPTY)
+    place(w, "blue_0", 8, 2, g.SOUTH, hand=g.RED_BALL)
+    place(w, "red_0", 7, 5, g.NORTH, hand=g.BLUE_BALL)
+    put(w, g.RED_FRONT, c.EMPTY)
     play(w)
     assert w.outputs.events[0, :, c.EV_READY].tolist() == [-1, 0]  # a ball in the hand is no key
 
@@ -281,5 +266,5 @@ def test_new_game_starts_unready():
     assert ready(w, red_0=c.PICKUP) == 1
     w.reset()
     assert ready(w, red_0=c.DONE) == 0
-    place(w, "red_0", 7, 5, NORTH, hand=RED_KEY)
+    place(w, "red_0", 7, 5, g.NORTH, hand=g.RED_KEY)
     assert ready(w, red_0=c.DONE) == 1

@@ -1,6 +1,4 @@
-"""Commands that pages, notebooks and help print are read alike by sh, bash and zsh; what make makes of them."""
-
-from __future__ import annotations
+"""Commands that pages, notebooks and help print are read alike by sh, bash and zsh."""
 
 import json
 import re
@@ -97,19 +95,3 @@ def test_every_hint_of_a_run_survives_the_shell(shell, tmp_path):
     lines = [part for line in told for part in re.findall(r"(?:next: +|`)(multigrid-rl .*?)(?:`|$)", line)]
     assert len(lines) >= 9
     assert all(str(run) in words for words in words_by(shell, lines, tmp_path)), lines
-
-
-@pytest.mark.parametrize(
-    ("typed", "called"),
-    [
-        (["train"], "train scenario=1v1"),
-        (["train", "scenario=coop", "seed=3"], "train scenario=coop 'seed=3'"),
-        (["train", "env_id=CartPole-v1"], "train 'env_id=CartPole-v1'"),
-        (["train", "env_id=Mine-v0", "SCENARIO=cartpole"], "train scenario=cartpole 'env_id=Mine-v0'"),
-        (["cup", "FOLDER=league-run"], "cup league-run"),  # a run brings its own scenario
-        (["cup", "FOLDER=entries", "SCENARIO=coop"], "cup entries --scenario coop"),
-    ],
-)
-def test_makefile_names_a_scenario_where_it_is_meant(typed, called):
-    done = subprocess.run(["make", "--dry-run", *typed], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert " ".join(done.stdout.splitlines()[-1].split()).endswith(f"/multigrid-rl {called}")

@@ -1,7 +1,5 @@
 """A gate that a run is too short to hold is named before the run starts, with the window to set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

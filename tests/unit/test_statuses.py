@@ -1,7 +1,5 @@
 """How a verb ends that did not do its work: a line, and a status that is nobody's verdict."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Random streams: one for each game, decided by seed, game number and purpose alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

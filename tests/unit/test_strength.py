@@ -1,7 +1,5 @@
 """How strong a player is does not depend on the side it was given, and whole teams are measured as such."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Turned by half a circle and with the colours swapped, the game is the same game."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The table-sum layer's own forward and backward pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

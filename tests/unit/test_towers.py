@@ -1,7 +1,5 @@
 """Compiled towers compute what torch does, whatever the sizes and the repetitions."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from functools import partial
@@ -48,27 +46,31 @@ def outcome(net, function, tokens):
     return [logits.detach(), values.detach(), *(weight.grad.clone() for weight in net.parameters())]
 
 
+both_critics = pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
+any_size = pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
+both_activations = pytest.mark.parametrize("activation", ["tanh", "relu"])
+
+
+def assert_equals_torch(net, tokens):
+    ours, theirs = (outcome(net, function, tokens) for function in (partial(forward, net), net))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 31, 33, 130])
 @pytest.mark.parametrize("distinct", [None, 5])
-@pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
+@both_critics
 def test_outputs_and_gradients_equal_torch(rows, distinct, central):
-    net = network(central=central)
-    tokens = tokens_of(rows, central, distinct)
-    for ours, theirs in zip(outcome(net, partial(forward, net), tokens), outcome(net, net, tokens), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+    assert_equals_torch(network(central=central), tokens_of(rows, central, distinct))
 
 
-@pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@any_size
+@both_activations
 def test_any_depth_and_width_and_both_activations(hidden, activation):
-    net = network(hidden, activation)
-    tokens = tokens_of(50)
-    for ours, theirs in zip(outcome(net, partial(forward, net), tokens), outcome(net, net, tokens), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+    assert_equals_torch(network(hidden, activation), tokens_of(50))
 
 
 @pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
-@pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
+@both_critics
 def test_two_threads_are_bit_identical(central):
     net, tokens = network(central=central), tokens_of(130, central)
     alone = outcome(net, partial(forward, net), tokens)
@@ -184,8 +186,8 @@ def test_tanh_is_accurate_to_few_ulp():
             assert np.abs(found).max() <= 1.0
 
 
-@pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@any_size
+@both_activations
 @pytest.mark.parametrize("distinct", [None, 5])
 def test_stacked_networks_are_bit_identical_to_single_ones(hidden, activation, distinct):
     central = [(), (), CENTRAL, ()]

@@ -1,7 +1,5 @@
 """Code that files name: where its mistakes are said to be, and settings of older versions that named it."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The card of a stranger's player names an environment: it opens neither files nor windows."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

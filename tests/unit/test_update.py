@@ -1,7 +1,5 @@
 """The update has the gradient of RLlib's PPO, for one action and several at once; inactive rows give no gradient."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,27 +18,19 @@ from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
-from multigrid_rl.learn.update import SECONDS, Update, UpdateConfig
+from multigrid_rl.learn.update import SECONDS, Update
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.types import AgentSpec, Schedule
+from updates import PPO, steady
 
 ARCHITECTURE = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 TOKENS = gym.spaces.MultiDiscrete([4] * 6)
 #: Nothing is clipped and nothing moves: what a step leaves behind is its gradient.
-CONFIG = UpdateConfig(
-    objective="ppo",
-    epochs=1,
-    minibatch_size=None,
-    lr=Schedule(0.0, 0.0, 1),
-    entropy_coef=Schedule(0.05, 0.05, 1),
-    clip=Schedule(0.2, 0.2, 1),
-    vf_coef=0.5,
-    grad_clip=1e9,
-    seed=0,
-    standardise=False,
+CONFIG = replace(
+    PPO, epochs=1, minibatch_size=None, lr=steady(0.0), entropy_coef=steady(0.05), grad_clip=1e9, standardise=False
 )
 
 

@@ -1,7 +1,5 @@
 """Networks over vectors: the compiled pass is torch's, normalisers are a part of the weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

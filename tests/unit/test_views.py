@@ -1,7 +1,5 @@
 """Section 4 written out slowly, cell by cell, against what the engine hands out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

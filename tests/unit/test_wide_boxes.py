@@ -1,7 +1,5 @@
 """Boxes of numbers far from 0, on one side of it, wide or narrow: without a word of the user's, draws fill them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

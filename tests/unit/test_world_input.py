@@ -1,7 +1,5 @@
 """What ``World`` rejects, by key and value."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs of bodies are taken up exactly."""
 
-from __future__ import annotations
-
 import pytest
 
 from multigrid_rl.cli.train import resume_training

@@ -1,14 +1,12 @@
 """Settings of ML-Agents' trainers become recipes, key by key."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 
 import pytest
 import yaml
 
-from commands import call, complaint
+from commands import call, complaint, works
 from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.walkers.mlagents_command import translate
@@ -72,8 +70,7 @@ def written(tmp_path, settings, name="Walker", **parts):
 def recipe_of(tmp_path, settings, *options):
     """What the verb writes, and the run that it makes."""
     output = tmp_path / "recipe.yaml"
-    result = call("config", "import-mlagents", written(tmp_path, settings), "-o", output, *options)
-    assert result.exit_code == 0, result.output
+    result = works("config", "import-mlagents", written(tmp_path, settings), "-o", output, *options)
     return result.output, compose(["scenario=walker", f"experiment={output}"])
 
 
@@ -191,8 +188,7 @@ def test_rejects_unsupported_settings_by_name(tmp_path, settings, message):
 
 def test_warns_of_values_beyond_the_typical_range(tmp_path):
     settings = changed(hyperparameters__beta=0.05, hyperparameters__num_epoch=10)
-    result = call("config", "import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
-    assert result.exit_code == 0, result.output
+    result = works("config", "import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
     warned = [line for line in result.output.splitlines() if line.startswith("warning:")]
     assert warned == ["warning:  hyperparameters.beta: 0.05 lies beyond ML-Agents' typical 0.0001 to 0.01"]
 

@@ -1,7 +1,5 @@
 """Bodies side by side in MuJoCo: equal to Gymnasium's own environments, on any number of threads, from any state."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

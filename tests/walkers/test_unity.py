@@ -1,7 +1,5 @@
 """A Unity environment as training sees it, played by a peer that speaks its protocol: no Unity is needed."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

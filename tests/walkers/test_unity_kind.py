@@ -1,7 +1,5 @@
 """What Unity's kind of environments can do, and a player's card that names one."""
 
-from __future__ import annotations
-
 from bundles import cheetah
 from commands import call, complaint
 from multigrid_rl.config.scenario import kind_named

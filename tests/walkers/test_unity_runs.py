@@ -1,7 +1,5 @@
 """A run with a Unity environment, played by a scripted peer: it trains, breaks off in one line, and goes on."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -3,8 +3,6 @@
 ``python unity_walker.py --mlagents-port N`` is the same as a program.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading
