@@ -158,7 +158,7 @@ NETWORKS: dict[str, Network] = {
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
     "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
     "attention": Network(
-        "multigrid_rl.models.attention:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
+        "multigrid_rl.models.cells:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
     ),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
