@@ -32,7 +32,7 @@ ENV_IDS: dict[str, str] = {
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
-    "NoOpponentSpec": "multigrid_rl.players.doors:NO_OPPONENT",
+    "NoOpponentSpec": "multigrid_rl.players.no_opponents:PLACE",
 }
 
 #: Protocols between games and programs of strangers: classes made from a game and seats of one team.
@@ -264,7 +264,7 @@ VERBS: dict[str, str] = {
     "watch": "multigrid_rl.show.watch_commands:watch",
     "video": "multigrid_rl.show.watch_commands:video",
     "play": "multigrid_rl.show.watch_commands:play",
-    "compare": "multigrid_rl.cli.compare:compare",
+    "compare": "multigrid_rl.cli.evaluate:compare",
     "export": "multigrid_rl.competition.cup_commands:export",
     "inspect": "multigrid_rl.serve.serve_commands:inspect",
     "grade": "multigrid_rl.competition.cup_commands:grade",
