@@ -32,7 +32,7 @@ ENV_IDS: dict[str, str] = {
 PLACES: dict[str, str] = {
     "GameSpec": "multigrid_rl.players.doors:PLACE",
     "ZooSpec": "multigrid_rl.players.zoo_seats:PLACE",
-    "NoOpponentSpec": "multigrid_rl.players.doors:NO_OPPONENT",
+    "NoOpponentSpec": "multigrid_rl.players.no_opponents:PLACE",
 }
 
 #: Protocols between games and programs of strangers: classes made from a game and seats of one team.
@@ -158,7 +158,7 @@ NETWORKS: dict[str, Network] = {
     "embedding": Network("multigrid_rl.models.cells:CellActorCritic", towers=True),
     "cnn": Network("multigrid_rl.models.cells:build", towers=True, legal=True, images=True, options=("scale_values",)),
     "attention": Network(
-        "multigrid_rl.models.attention:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
+        "multigrid_rl.models.cells:AttentionActorCritic", towers=True, central=True, activations=("tanh", "relu")
     ),
     "gru": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
     "lstm": Network(_RECURRENT, memory=True, central=True, vectors=True, options=("normalise",)),
@@ -264,7 +264,7 @@ VERBS: dict[str, str] = {
     "watch": "multigrid_rl.show.watch_commands:watch",
     "video": "multigrid_rl.show.watch_commands:video",
     "play": "multigrid_rl.show.watch_commands:play",
-    "compare": "multigrid_rl.cli.compare:compare",
+    "compare": "multigrid_rl.cli.evaluate:compare",
     "export": "multigrid_rl.competition.cup_commands:export",
     "inspect": "multigrid_rl.serve.serve_commands:inspect",
     "grade": "multigrid_rl.competition.cup_commands:grade",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 import shlex
@@ -53,6 +52,14 @@ class ConfigError(OneLineError, ValueError):
     """A mistake in the user's request; the message is one line, ``KEY: expected X, got Y``."""
 
 
+class PlayerError(OneLineError, ValueError):
+    """A player that cannot be used; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        # Names of files and keys are untrusted, and terminals print them.
+        super().__init__(printable(message))
+
+
 def printable(text: str) -> str:
     """Return ``text`` with a question mark for every unprintable character: ends of lines, escape codes."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -94,11 +101,6 @@ def listed(word: str, names: Sequence[str]) -> str:
         return ", ".join(names) or "none"
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.4) or names[:_NEAREST]
     return f"{', '.join(near)} and {len(names) - len(near)} more"
-
-
-def spread(low: float, high: float, form: str) -> str:
-    """Return an interval as ``low to high``, or ``-`` if its bounds are NaN."""
-    return "-" if math.isnan(low) else f"{low:{form}} to {high:{form}}"
 
 
 def check_integer(key: str, value: object, least: int, why: str = "") -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.app import console
+from multigrid_rl.cli.output import console
 from multigrid_rl.config.compose import check_budget, compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config_file
@@ -314,10 +314,29 @@ def _rewards(config: RunConfig) -> Iterator[Row]:
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
     yield "objective", config.train.objective, "what the policy maximises (train.objective)"
-    yield from config.scenario.kind.rewards()
+    if config.scenario.game is not None:
+        yield from _board_rewards(config)
     yield "training reward", value, "gates and scores always use the game's own"
     for name, meaning in facts:
         yield name, "added" if name == "bonus" else "instead", meaning
+
+
+def _board_rewards(config: RunConfig) -> Iterator[Row]:
+    """Yield rows on the weights of events and on the bound of a team's return."""
+    from multigrid_rl.world.events import best_return
+
+    spec = config.scenario.spec
+    pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, config.scenario.learning)))
+    ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
+    fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
+    event_weights = (
+        f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
+        f"any other pickup {pays.invalid_pickup:g}; "
+        f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
+    )
+    yield "rewards", "of events", event_weights
+    bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
+    yield "best return", bounds, "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
 
 
 def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:

@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, fail, one_thread, refused
+from multigrid_rl.cli.app import fail, refused
+from multigrid_rl.cli.output import console, one_thread, spread
 from multigrid_rl.config.recipes import scenario_id
-from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import spread
+from multigrid_rl.text import PlayerError
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import BestResponse, Card

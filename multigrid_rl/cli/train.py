@@ -16,8 +16,10 @@ from multigrid_rl.config.compose import check_budget, compose, default_run_dir, 
 from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.files import exists
 from multigrid_rl.runs.checkpoints import start_of
+from multigrid_rl.runs.provenance import config_hash
 from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.advice import settings
+from multigrid_rl.training.screen import warnings_on_screen
 
 if TYPE_CHECKING:
     from multigrid_rl.training.trainers import RowCallback
@@ -128,8 +130,6 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
 
     config = resumed(read_config(run), overrides)
     from multigrid_rl.cli.drive import drive
-    from multigrid_rl.runs.provenance import config_hash
-    from multigrid_rl.training.screen import warnings_on_screen
 
     recorded_hash = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
     if recorded_hash is not None and config_hash(read_config(run)) != recorded_hash:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, exit_on_signals, one_thread, refused, temporary_output
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import console, exit_on_signals, one_thread, temporary_output
 from multigrid_rl.competition.folders import Scratch
 from multigrid_rl.files import data_root, json_text
 from multigrid_rl.tables import CHECKPOINTS, load

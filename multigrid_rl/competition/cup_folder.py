@@ -23,7 +23,7 @@ from multigrid_rl.evaluation.cup_results import RESULTS_FILE, CupResults, Standi
 from multigrid_rl.evaluation.replays import AnyRecord
 from multigrid_rl.files import atomic_path, csv_text, write_atomic
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.doors import game_of
+from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.text import expected, first_error
 
 #: Written before the first game, and compared when the cup is resumed.

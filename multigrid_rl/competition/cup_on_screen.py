@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, exit_on_signals
+from multigrid_rl.cli.output import console, exit_on_signals, spread
 from multigrid_rl.competition.cup import check_agents, is_repeatable, play_cup, replay_pairings, unfounded_forfeits
 from multigrid_rl.competition.cup_folder import (
     Pairing,
@@ -33,10 +33,10 @@ from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.doors import game_of
+from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
-from multigrid_rl.text import ConfigError, expected, reason, spread
+from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
-from multigrid_rl.players.untrusted_files import PlayerError, read_plain_file
-from multigrid_rl.text import expected, shown
+from multigrid_rl.files import read_plain_file
+from multigrid_rl.text import PlayerError, expected, shown
 from multigrid_rl.types import RunError
 
 MAX_FOLDER_BYTES = 50_000_000

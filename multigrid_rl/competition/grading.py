@@ -29,10 +29,10 @@ from multigrid_rl.metrics import groups
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
-from multigrid_rl.players.doors import game_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.players.places import place_of, sides_of
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 from multigrid_rl.trust import agents_trusted, check_code, strangers

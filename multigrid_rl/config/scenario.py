@@ -220,10 +220,6 @@ class EnvironmentKind(Part):
         """Return all seats of a team, in index order."""
         return tuple(seat for seat, other in self.learning.items() if other == team)
 
-    def rewards(self) -> list[tuple[str, str, str]]:
-        """Return facts on its rewards as rows of ``explain``: name, value, meaning."""
-        return []
-
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for the environments of a run (``config.schema.RunConfig``).
 

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 #: Compilers of classes of networks; a module is imported with the first network of its class.
 _COMPILERS = {
     "multigrid_rl.models.mlp:MLPActorCritic": "multigrid_rl.fast.towers:token_towers",
-    "multigrid_rl.models.vector:VectorActorCritic": "multigrid_rl.fast.towers:vector_towers",
+    "multigrid_rl.models.vector:VectorActorCritic": "multigrid_rl.fast.vector_towers:vector_towers",
     "multigrid_rl.models.recurrent:RecurrentActorCritic": "multigrid_rl.fast.gru:gru",
 }
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import float_dot, float_inlined, float_kernel
 from multigrid_rl.lanes import LANES, load, store
-from multigrid_rl.models.tokens import Floats, gather, scatter
+from multigrid_rl.models.mlp import Floats, gather, scatter
 
 #: Rows that pass through all layers together.
 BLOCK = 32

@@ -83,7 +83,7 @@ def categorical_penalty(
 ) -> None:
     """Add the gradient of a penalty on the divergence of this policy from the one that played, and set its mean.
 
-    Torch's form is ``learn.penalty.KlPenalty``.
+    Torch's form is ``learn.losses.KlPenalty``.
 
     Args:
         net, chosen, parts, sums: as :func:`~multigrid_rl.fast.loss.categorical_rows` takes and leaves them.

@@ -26,8 +26,8 @@ from multigrid_rl.fast.dense import BLOCK, TANH, activate, add_bias, multiply, o
 from multigrid_rl.fast.distinct import Distinct
 from multigrid_rl.fast.towers import MAX_WIDTH
 from multigrid_rl.jit import float_inlined, float_shared, threads
+from multigrid_rl.models.mlp import add_rows, gather, scatter
 from multigrid_rl.models.recurrent import RecurrentActorCritic
-from multigrid_rl.models.tokens import add_rows, gather, scatter
 
 Array = NDArray[Any]
 _HALF, _ONE, _ZERO = np.float32(0.5), np.float32(1), np.float32(0)

@@ -19,7 +19,7 @@ from multigrid_rl.fast.gru import GRU, Weights, arrays_of, backward, encode, enc
 from multigrid_rl.fast.loss import categorical_rows, kernel_columns, shapes
 from multigrid_rl.jit import float_shared, inlined, threads
 from multigrid_rl.models.distributions import Distribution
-from multigrid_rl.models.tokens import add_rows
+from multigrid_rl.models.mlp import add_rows
 
 Array = NDArray[Any]
 

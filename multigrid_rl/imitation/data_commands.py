@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from multigrid_rl.cli.app import console, one_thread, refused
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import console, one_thread
 
 
 def record(

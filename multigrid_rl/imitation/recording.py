@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.cli.app import temporary_output
+from multigrid_rl.cli.output import temporary_output
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.players.cards import signature

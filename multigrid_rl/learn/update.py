@@ -20,8 +20,18 @@ from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, minibatches
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
-from multigrid_rl.learn.losses import Losses, Rows, Statistics, UpdateConfig, Weighting, loss_of
-from multigrid_rl.learn.penalty import penalties_of, stopping_divergence, total_loss, with_outputs
+from multigrid_rl.learn.losses import (
+    KlPenalty,
+    Losses,
+    Rows,
+    Statistics,
+    UpdateConfig,
+    Weighting,
+    loss_of,
+    stopping_divergence,
+    total_loss,
+    with_outputs,
+)
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.types import Clock
 
@@ -64,7 +74,10 @@ class Update:
             name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
         }
         self._losses = Losses.of(config)
-        self._penalties = penalties_of(config, networks)
+        configs = {name: config.of(name) for name in networks}
+        self._penalties = {
+            name: KlPenalty(each.kl_coef, each.kl_target) for name, each in configs.items() if each.kl_coef is not None
+        }
         self._device, self._share = device, part
         self._flat = {
             name: [FlatWeights(part) for part in parameters_of(net, separate=config.v_iters is not None)]

@@ -1,4 +1,7 @@
-"""Networks with one embedding shared by all cells, then dense or convolutional layers."""
+"""Networks with one embedding shared by all cells, then dense or convolutional layers, or attention over cells.
+
+With attention, each seat's queries weigh the embeddings of the cells in its view.
+"""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
+from multigrid_rl.models.mlp import ACTIVATIONS, tower
 
 #: Width of a token's embedding.
 EMBEDDING = 8
@@ -113,3 +117,149 @@ class _CellTower(nn.Module):
             parts.append(embedded.flatten(1))
         output: Tensor = self.dense(torch.cat(parts, dim=1))
         return output
+
+
+# --- attention
+
+#: Width of an embedding, number of heads with which a seat attends to its cells, smallest number of cells of a view.
+WIDE, HEADS, _VIEW = 32, 8, 9
+#: Number of values of each token of one seat.
+Group = tuple[int, ...]
+
+
+def seats_in(categories: Sequence[int]) -> list[Group]:
+    """Split tokens into seats: each begins with a view, a run of tokens with equally many values."""
+    groups: list[list[int]] = []
+    for _, run in groupby(categories):
+        tokens = list(run)
+        if not groups or len(tokens) >= _VIEW:
+            groups.append([])
+        groups[-1] += tokens
+    return [tuple(group) for group in groups]
+
+
+class AttentionActorCritic(nn.Module):
+    """Separate policy and value towers; several seats in what the actor reads are a team with one policy."""
+
+    #: No memory between steps.
+    state_size = 0
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        assert not isinstance(layout.observation, int)
+        seats, self.tokens = seats_in(layout.observation), len(layout.observation)
+        # Each seat of a team decides by the same weights; other games' actions have no known seat.
+        groups = len(seats) if layout.outputs % len(seats) == 0 and len(set(seats)) == 1 else 1
+        self.policy = _Tower(layout, seats, layout.outputs // groups, 0.01, joint=groups == 1)
+        self.value = _Tower(layout, seats, 1, 1.0, joint=True)
+        # Last, and only of the critic: the other weights are the same with and without them.
+        self.central = _Mates(layout, seats_in(layout.central)) if layout.central else None
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Integer tokens (B, D) to logits (B, K) and values (B,)."""
+        codes = tokens.long()
+        actor_codes, values = codes[:, : self.tokens], self.value.features(codes[:, : self.tokens])
+        if self.central is not None:
+            values = self.central(values, codes[:, self.tokens :])
+        return self.policy(actor_codes), self.value.outputs(values).squeeze(-1)
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Compute only the logits (B, K), for a player."""
+        logits: Tensor = self.policy(tokens.long())
+        return logits
+
+
+class _Tower(nn.Module):
+    def __init__(self, layout: Layout, seats: list[Group], outputs: int, gain: float, *, joint: bool) -> None:
+        super().__init__()
+        self.joint, self.seats = joint, _Seats(layout, seats)
+        self.mates = _Mates(layout) if len(seats) > 1 else None
+        self.dense = tower((*layout.hidden, outputs), layout.activation, gain, layout.generator)
+
+    def features(self, codes: Tensor) -> Tensor:
+        """Codes (B, D) to features (B, S, H) of the seats, after attention between them."""
+        features: Tensor = self.seats(codes)
+        return features if self.mates is None else self.mates(features)
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Features (B, S, H) to outputs (B, K)."""
+        outputs: Tensor = self.dense(features.mean(1) if self.joint else features)
+        return outputs.flatten(1)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.outputs(self.features(codes))
+
+
+class _Mates(nn.Module):
+    """Adds attention between seats to features (B, S, H), or attention to seats of tokens that only a critic has."""
+
+    def __init__(self, layout: Layout, seats: Sequence[Group] = ()) -> None:
+        super().__init__()
+        width, generator = layout.hidden[0], layout.generator
+        self.seats = _Seats(layout, list(seats)) if seats else None
+        # Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762), a single head: there are few mates. Zero at the start:
+        # a seat first learns from what it sees itself.
+        self.ask, self.show = (_linear(width, width, generator) for _ in range(2))
+        self.tell = _linear(width, width, generator, 0.0)
+
+    def forward(self, features: Tensor, codes: Tensor | None = None) -> Tensor:
+        others = features if self.seats is None else self.seats(codes)
+        scores = self.ask(features) @ self.show(others).transpose(1, 2) * features.shape[2] ** -0.5
+        result: Tensor = features + self.tell(torch.softmax(scores, 2) @ others)
+        return result
+
+
+class _Seats(nn.Module):
+    """Features (B, S, H) of each seat; seats with equal inputs share all weights except a place."""
+
+    def __init__(self, layout: Layout, seats: list[Group]) -> None:
+        super().__init__()
+        kinds = list(dict.fromkeys(seats))
+        self.looks = nn.ModuleList(_Look(layout, kind) for kind in kinds)
+        self.kinds, self.sizes = [kinds.index(seat) for seat in seats], [len(seat) for seat in seats]
+        self.place = nn.Parameter(torch.empty(len(seats), layout.hidden[0]).normal_(generator=layout.generator) * 0.1)
+        self.activation = ACTIVATIONS[layout.activation]()
+
+    def forward(self, codes: Tensor) -> Tensor:
+        parts = torch.split(codes, self.sizes, dim=1)
+        seat_features = [self.looks[kind](part) for kind, part in zip(self.kinds, parts, strict=True)]
+        features: Tensor = self.activation(torch.stack(seat_features, 1) + self.place)
+        return features
+
+
+class _Look(nn.Module):
+    """Features of one seat: its cells, pooled by attention, and its other tokens."""
+
+    def __init__(self, layout: Layout, categories: Group) -> None:
+        super().__init__()
+        # Pooling by attention: Lee et al. 2019 (https://arxiv.org/abs/1810.00825). Queries depend on the tokens that
+        # are no cells (heading, mission) and on the cells' mean, so that a head's focus depends on the cells;
+        # queries meet embeddings themselves: keys for every cell would take most of the time, and are linear, too.
+        generator = layout.generator
+        self.cells = next(len(list(run)) for _, run in groupby(categories))
+        rest = categories[self.cells :]
+        self.codes = nn.Embedding(categories[0], WIDE)
+        self.places = nn.Parameter(torch.empty(self.cells, WIDE).normal_(generator=generator))
+        self.rest = nn.ModuleList(nn.Embedding(count, WIDE) for count in rest)
+        for table in (self.codes, *self.rest):
+            assert isinstance(table, nn.Embedding)
+            nn.init.normal_(table.weight, generator=generator)
+        self.query = _linear(WIDE * (1 + len(rest)), HEADS * WIDE, generator)
+        self.out = _linear(WIDE * (HEADS + len(rest)), layout.hidden[0], generator, 2**0.5)
+        nn.init.normal_(self.query.bias, generator=generator)  # heads with equal weights would stay equal
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Codes (B, D) to features (B, H)."""
+        cells = torch.tanh(self.codes(codes[:, : self.cells]) + self.places)  # (B, C, E)
+        rest = [table(codes[:, self.cells + k]) for k, table in enumerate(self.rest)]
+        queries = self.query(torch.cat([cells.mean(1), *rest], 1)).unflatten(1, (HEADS, WIDE))
+        weights = torch.softmax(queries @ cells.transpose(1, 2) * WIDE**-0.5, 2)  # (B, heads, C)
+        features: Tensor = self.out(torch.cat([(weights @ cells).flatten(1), *rest], 1))
+        return features
+
+
+def _linear(before: int, after: int, generator: torch.Generator, gain: float = 1.0) -> nn.Linear:
+    layer = nn.Linear(before, after)
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer

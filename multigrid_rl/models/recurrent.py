@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
-from multigrid_rl.models.mlp import table_of
-from multigrid_rl.models.tokens import first_rows, sum_of_rows
+from multigrid_rl.models.mlp import first_rows, sum_of_rows, table_of
 from multigrid_rl.models.vector import LogStd, Normaliser
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}

@@ -22,10 +22,6 @@ from multigrid_rl.types import EnvFactory
 PATIENCE_S = 60.0
 
 
-class ClusterError(ConfigError):
-    """A cluster cannot train this run; the message is one line with the node, the expected and the found value."""
-
-
 class Node(NamedTuple):
     """A living node of a cluster, as Ray reports it."""
 
@@ -69,7 +65,7 @@ def runners_for(cpus_free: int, num_envs: int) -> int:
 def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunConfig, list[str]]:
     """Return a configuration with as many env runners as fit on the connected cluster, and lines of its preflight.
 
-    ``path``: folder of the run; need not exist yet. Raises ``ClusterError``: a node cannot take part.
+    ``path``: folder of the run; need not exist yet. Raises ``ConfigError``: a node cannot take part.
     """
     cluster = config.cluster
     if cluster.num_env_runners == "all":
@@ -102,7 +98,7 @@ def preflight(
         patience_s: seconds for a node to answer.
 
     Raises:
-        ClusterError: a node does not answer, has other versions, got other players, or would write without seeing the
+        ConfigError: a node does not answer, has other versions, got other players, or would write without seeing the
             folder.
         OSError: the folder cannot be written.
     """
@@ -117,13 +113,13 @@ def preflight(
     blind = [node for node, answer in answers.items() if answer.token != token]
     if trials and blind:
         wanted = "storage that all nodes share: trials write there"
-        raise ClusterError(expected(f"--folder {folder}", wanted, f"{blind[0]} that does not see it"))
+        raise ConfigError(expected(f"--folder {folder}", wanted, f"{blind[0]} that does not see it"))
     # Ray may put a learner on any node with room.
     could_learn = [node for node in blind if node.gpus >= gpus_per_learner and (gpus_per_learner or node.cpus >= 1)]
     if learners and could_learn:
         wanted = "0 (the driver learns), or a run_dir on storage that all nodes share"
         got = f"{learners}, and {could_learn[0]} does not see {folder}"
-        raise ClusterError(expected("cluster.num_learners", wanted, got))
+        raise ConfigError(expected("cluster.num_learners", wanted, got))
     return _lines(folder, answers, blind, opponents)
 
 
@@ -154,7 +150,7 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
     for node, reference in references.items():
         if reference in pending:
             wanted = f"an answer within {patience_s:g} s"
-            raise ClusterError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
+            raise ConfigError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
     answers: dict[Node, Answer] = {}
     for node, reference in references.items():
         try:
@@ -163,7 +159,7 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
             cause = error.cause if isinstance(error, RayTaskError) else error
             # Ray reports a failed import as a long text; its last line names the missing module.
             lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
-            raise ClusterError(expected(node, "the driver's installation", lines[-1])) from error
+            raise ConfigError(expected(node, "the driver's installation", lines[-1])) from error
     return answers
 
 
@@ -175,7 +171,7 @@ def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
         if answer.opponents.get(name) != sha256
     ]
     if differing:
-        raise ClusterError(f"{node}, host {answer.hostname}: {'; '.join(differing)}")
+        raise ConfigError(f"{node}, host {answer.hostname}: {'; '.join(differing)}")
 
 
 def _lines(folder: Path, answers: Mapping[Node, Answer], blind: list[Node], opponents: Mapping[str, str]) -> list[str]:

@@ -28,10 +28,6 @@ _MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_T
 class Csv:
     """``metrics.csv``: a column for each metric; missing values are empty."""
 
-    @classmethod
-    def check(cls) -> None:
-        """Do nothing: it needs no library."""
-
     def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - interface of trackers
         """Write the rows of the run so far."""
         self._rows, self._path = folder / "metrics.jsonl", folder / "metrics.csv"

@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from multigrid_rl.config.scenario import EnvironmentKind, Strict, kind_named, packages
+from multigrid_rl.files import check_size
+from multigrid_rl.files import read_plain_file as read_plain_file  # noqa: PLC0414
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, import_parts, network_of, signature_of
-from multigrid_rl.players.untrusted_files import PlayerError as PlayerError  # noqa: PLC0414 - others import it here
-from multigrid_rl.players.untrusted_files import check_size
-from multigrid_rl.players.untrusted_files import read_plain_file as read_plain_file  # noqa: PLC0414
 from multigrid_rl.text import ConfigError, expected, first_error, shown
+from multigrid_rl.text import PlayerError as PlayerError  # noqa: PLC0414 - others import it here
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import MAX_CHOICES, MAX_NUMBERS, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES

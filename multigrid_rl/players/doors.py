@@ -1,27 +1,18 @@
-"""Seating rules of the red/blue-door game, and of environments without opponents.
-
-The latter count as games with seats of one team, in which players that learned there are compared.
-"""
+"""Seating rules of the red/blue-door game."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.recipes import scenario_names
-from multigrid_rl.config.scenario import ScenarioConfig, env_factory, kind_named, packages, task_of
-from multigrid_rl.envs.grouping import GroupedEnv, agents_of
-from multigrid_rl.players.cards import Card, PlayerError
-from multigrid_rl.players.frozen import check_agent, check_fits
-from multigrid_rl.players.match import SeatsEnv
+from multigrid_rl.envs.grouping import agents_of
+from multigrid_rl.players.cards import Card
+from multigrid_rl.players.frozen import check_fits
 from multigrid_rl.players.places import Doors as Doors  # noqa: PLC0414 - checkpoints name it here
-from multigrid_rl.players.places import RulesText, SeatByAgent
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.players.places import RulesText
 from multigrid_rl.trust import import_object
-from multigrid_rl.types import AgentSpec, GameSpec, MultiAgentSpec, Policy, Seats, Shaping
+from multigrid_rl.types import AgentSpec, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, other_seat
 from multigrid_rl.world.engine import DoorsEnv, World
 from multigrid_rl.world.events import EventBonus, check_reward, game_specs
@@ -99,118 +90,3 @@ class DoorsPlace:
 
 #: Entry of ``tables.PLACES``.
 PLACE = DoorsPlace()
-
-
-# --- environments without opponents
-
-
-@dataclass(frozen=True)
-class NoOpponentSpec:
-    """An environment without opponents (``types.Seats``); ``tables.PLACES`` has its seating rules."""
-
-    env_id: str
-    env_args: dict[str, Any]
-    overrides: tuple[str, ...]
-
-    @cached_property
-    def factory(self) -> Any:
-        """Factory of the environment. Raises ``ConfigError``: it cannot be built."""
-        return env_factory(compose(list(self.overrides)).canonical)
-
-    @property
-    def specs(self) -> MultiAgentSpec:
-        """Agents, seats and teams."""
-        specs: MultiAgentSpec = self.factory.specs
-        return specs
-
-    @property
-    def seats(self) -> tuple[str, ...]:
-        """Seat names in index order."""
-        return self.specs.seats
-
-    def team_of(self, seat: str) -> str:
-        """Return the team of a seat. Raises ``ValueError`` for a seat that the environment does not have."""
-        return self.specs.teams[self.seats.index(seat)]
-
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-        return self.specs.members(team)
-
-
-def game_of(scenario: ScenarioConfig, overrides: Sequence[str]) -> Seats:
-    """Return the game of a scenario, which ``overrides`` select.
-
-    Raises ``ConfigError``: its episodes cannot be played on request.
-    """
-    if scenario.kind.rivals:
-        game: Seats = scenario.kind.spec
-        return game
-    if not scenario.kind.judged:
-        judged = " or ".join(sorted(package for package in packages() if kind_named(package).judged))
-        raise ConfigError(expected("scenario.package", f"{judged}, to play episodes", scenario.package))
-    return NoOpponentSpec(str(scenario.env_id), scenario.env_args, tuple(overrides))
-
-
-class NoOpponentPlace(SeatByAgent):
-    """Seating rules of environments without opponents; see ``players.places.Place``."""
-
-    protocol = ""
-    built_in = False
-    words = RulesText("its seats", "starts", "Nobody wins.")
-
-    def title(self, game: NoOpponentSpec) -> str:
-        """Return the name of an environment."""
-        return game.env_id
-
-    def environment(
-        self,
-        game: NoOpponentSpec,
-        num_envs: int,
-        *,
-        seed: int,
-        first: int,
-        auto_reset: bool = True,  # noqa: ARG002
-    ) -> SeatsEnv:
-        """Build environments, which reset when an episode ends."""
-        envs: Any = replace(game.factory, seed=seed).build(num_envs, first)
-        seats: Any = envs.env if isinstance(envs, GroupedEnv) else envs
-        found: SeatsEnv = seats
-        return found
-
-    def who(self, game: NoOpponentSpec) -> MultiAgentSpec:
-        """Return the seats and teams of an environment without learning agents."""
-        return replace(game.specs, agents=(), has_winner=False)
-
-    def agents(
-        self,
-        game: NoOpponentSpec,
-        learning: dict[str, str],
-        scheme: Any,  # noqa: ARG002 - each seat is an agent
-        *,
-        shared: bool,  # noqa: ARG002
-    ) -> tuple[AgentSpec, ...]:
-        """Return the agents of the seats."""
-        return tuple(agent for agent in game.specs.agents if agent.seats[0] in learning)
-
-    def interchangeable_seats(self, game: NoOpponentSpec, seat: str) -> tuple[str, ...]:
-        """Return all seats with the same spaces, ``seat`` first."""
-        agents = {agent.seats[0]: agent for agent in game.specs.agents}
-        identical = [
-            other
-            for other, agent in agents.items()
-            if (agent.observation_space, agent.action_space)
-            == (agents[seat].observation_space, agents[seat].action_space)
-        ]
-        return tuple(dict.fromkeys((seat, *identical)))
-
-    def fits(self, game: NoOpponentSpec, card: Card, seat: str) -> bool:
-        """Return False: nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""
-        trained = "the red/blue-door game" if card.env is None else card.env.env_id
-        if task_of(trained) != task_of(game.env_id):
-            raise PlayerError(expected(f"player {card.name} does not fit this environment: env", game.env_id, trained))
-        check_agent(card, *self.agents(game, {seat: ""}, None, shared=False))
-        return False
-
-
-#: Entry of ``tables.PLACES``.
-NO_OPPONENT = NoOpponentPlace()

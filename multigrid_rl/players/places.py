@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, EnvironmentKind, GameConfig
-from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.tables import PLACES, find
-from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import (
-    AgentSpec,
-    EnvFactory,
-    GameSpec,
-    MultiAgentSpec,
-    Policy,
-    RunError,
-    Seats,
-    SeatView,
-    UniformSource,
-)
+from multigrid_rl.text import expected
+from multigrid_rl.types import AgentSpec, EnvFactory, GameSpec, MultiAgentSpec, Policy, Seats
 
 if TYPE_CHECKING:
-    from multigrid_rl.envs.base import UserReward
     from multigrid_rl.players.cards import Card
     from multigrid_rl.players.match import SeatsEnv
 
@@ -109,99 +95,6 @@ def counterpart(game: Seats, seat: str) -> str:
     if len(others) != 1 or len(game.seats_of(others[0])) != len(game.seats_of(team)):
         return seat
     return game.seats_of(others[0])[game.seats_of(team).index(seat)]
-
-
-class RandomLegal:
-    """Draws every legal choice, or number within the bounds, with the same probability."""
-
-    name = "random"
-
-    def __init__(self, agent: AgentSpec) -> None:
-        self._space, self._legal = agent.action_space, agent.legal
-
-    def initial_state(self, games: int) -> None:
-        """Return nothing: it has no memory."""
-
-    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
-        """Return nothing."""
-
-    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[Any], None]:  # noqa: ARG002
-        """Return choices (N, C) or numbers (N, A)."""
-        space, uniform = self._space, rng.uniform(int(np.prod(self._space.shape)))
-        if hasattr(space, "low"):
-            low = np.where(np.isfinite(space.low), space.low, np.minimum(space.high - 10, -10))
-            high = np.where(np.isfinite(space.high), space.high, np.maximum(space.low + 10, 10))
-            return (low + 2 * uniform * (high / 2 - low / 2)).astype(np.float32), None  # halves cannot overflow
-        if not self._legal:
-            return (uniform * space.nvec).astype(np.int64), None
-        flags = np.split(view.tokens[:, -self._legal :], np.cumsum(space.nvec)[:-1], axis=1)
-        return np.stack([_draw_allowed(*part) for part in zip(flags, uniform.T, strict=True)], axis=1), None
-
-    def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probability (N, K) of each choice for observations (N, D) that end with legal flags."""
-        flags = observations[:, -self._legal :].astype(np.float64)
-        return np.asarray(flags / flags.sum(axis=1, keepdims=True))
-
-
-def _draw_allowed(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Draw one of the choices (N,) that ``flags`` (N, K) allow, all equally likely, by numbers (N,) in [0, 1)."""
-    order = np.cumsum(flags, axis=1)
-    wanted = np.minimum(np.floor(uniform * order[:, -1]) + 1, order[:, -1])
-    return np.asarray((order < wanted[:, None]).sum(axis=1), np.int64)
-
-
-class SeatByAgent:
-    """Base of places in which each seat is a separate agent."""
-
-    def scripted(self: Any, game: Any, name: str, seat: str) -> Policy:
-        """Make the only built-in player, random. Raises ``PlayerError`` for another."""
-        if name != RandomLegal.name:
-            wanted = f"{RandomLegal.name}, a folder or module:Class in {self.title(game)}"
-            raise PlayerError(expected("player", wanted, name))
-        return RandomLegal(self.agent(game, seat or game.seats[0]))
-
-    def training_reward(
-        self: Any,
-        game: Any,  # noqa: ARG002 - it is a function of one agent's step in any
-        name: str | None,
-        bonus: dict[str, dict[str, float]],  # noqa: ARG002 - there are no events
-    ) -> UserReward | None:
-        """Return a function of one step of one agent."""
-        from multigrid_rl.envs.base import UserReward  # noqa: PLC0415
-
-        return UserReward(name) if name else None
-
-    def try_reward(self: Any, game: Any, name: str) -> None:
-        """Play some random steps with a training reward. Raises ``ConfigError``: it cannot be used."""
-        from multigrid_rl.envs.base import TRIAL_STEPS, UserReward  # noqa: PLC0415
-        from multigrid_rl.players.match import Match  # noqa: PLC0415
-
-        players = {seat: self.scripted(game, RandomLegal.name, seat) for seat in game.seats}
-        match = Match(self.environment(game, 1, seed=0, first=0), {s: game.team_of(s) for s in game.seats}, players)
-        match.env.shaping = UserReward(name)
-        try:
-            for _ in range(TRIAL_STEPS):
-                match.step({})
-        except RunError as error:
-            raise ConfigError(str(error)) from error
-
-    def from_class(self: Any, game: Any, code: str, seat: str) -> Policy:
-        """Make a player from a user's class and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import agent_player_from_class  # noqa: PLC0415
-
-        return agent_player_from_class(code, self.agent(game, seat))
-
-    def from_object(self: Any, game: Any, name: str, player: Any, seat: str) -> Policy:
-        """Wrap a player that a user passes as an object, and try it. Raises ``ConfigError``."""
-        from multigrid_rl.players.classes import agent_player  # noqa: PLC0415
-
-        return agent_player(name, player, self.agent(game, seat))
-
-    def agent(self: Any, game: Any, seat: str) -> AgentSpec:
-        """Return the agent of one seat."""
-        (agent,) = self.agents(game, {seat: game.team_of(seat)}, "dtde", shared=False)
-        found: AgentSpec = agent
-        return found
 
 
 class SeatedKind(EnvironmentKind):
@@ -293,23 +186,6 @@ class Doors(SeatedKind):
     def spec(self) -> GameSpec:
         """The game."""
         return self.game.spec()
-
-    def rewards(self) -> list[tuple[str, str, str]]:
-        """Return rows on the weights of events and on the bound of a team's return."""
-        from multigrid_rl.world.events import best_return  # noqa: PLC0415 - it brings numba
-
-        spec = self.spec
-        pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, self.learning)))
-        ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
-        fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
-        event_weights = (
-            f"key {pays.key_pickup:g}; {ball}{fights if spec.death_match else ''}"
-            f"any other pickup {pays.invalid_pickup:g}; "
-            f"success {pays.success:g} - 0.9 x step / {spec.max_steps}, for one of the team (docs/game.md, section 5)"
-        )
-        bounds = " or ".join(f"below {best_return(spec, team):.2f}" for team in teams)
-        best = "all that a team could earn in one game; what play reaches: docs/game.md, section 9"
-        return [("rewards", "of events", event_weights), ("best return", bounds, best)]
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's matches."""

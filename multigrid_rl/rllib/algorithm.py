@@ -22,7 +22,6 @@ from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import PrivateOverrides, replace_actor, without_object_store
-from multigrid_rl.rllib.results import gate_results, log_iteration, notify_episodes, report_columns
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.loop import DivergedError, ended_by
@@ -119,6 +118,8 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
 
     def training_step(self) -> None:
         """Iterate once for RLlib's ``train()``, and log measurements under RLlib's keys."""
+        from multigrid_rl.rllib.results import call_hooks, log_iteration  # noqa: PLC0415 - a training loop logs nothing
+
         run, steps_before = self.run, self.run.env_steps
         # Callers may have set weights, optimisers or torch's threads since the last iteration.
         torch.set_num_threads(self.config.settings.run.learner_threads)
@@ -132,12 +133,14 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
             make_callback("on_env_runners_recreated", self.callbacks, functions, kwargs=arguments)
         if run.finished is not None:
             logger = MetricsLogger(stats_cls_lookup=self.config.stats_cls_lookup, root=False)
-            if notify_episodes(self.config, self.callbacks, run.finished, run.specs, logger):
+            if call_hooks(self.config, self.callbacks, run.finished, run.specs, logger):
                 self.metrics.aggregate([logger.reduce()], key=ENV_RUNNER_RESULTS)
         self._newest = log_iteration(self.metrics, run, self._newest, run.env_steps - steps_before, window, batch)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Add metrics under our names, the gates, and whether the run has ended, before callbacks see a result."""
+        from multigrid_rl.rllib.results import gate_results, report_columns  # noqa: PLC0415 - as above
+
         result["multigrid_rl"] = self.row
         result["gates"] = gate_results(self.run.keeper)
         if self.pool is not None:  # the pool replaces lost env runners without RLlib

@@ -15,7 +15,6 @@ from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.rllib.results import log_episodes, notify_episodes
 from multigrid_rl.runs.provenance import local_versions
 from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.training.trainers import Sampler, Weights
@@ -121,13 +120,15 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         """
         if num_timesteps is None and num_episodes is None:
             return self._rollout()
+        from multigrid_rl.rllib.results import call_hooks, log_episodes  # noqa: PLC0415 - most runs evaluate nothing
+
         table, wanted_steps = self._evaluate(num_episodes or 1), num_timesteps or 0
         while (steps := int(table.length.sum())) < wanted_steps:
             missing = max(1, int((wanted_steps - steps) * table.episodes / steps))
             table = EpisodeTable.concatenate([table, self._evaluate(missing)])
         specs = self._evaluation_games().specs
         log_episodes(self.metrics, table, specs)
-        notify_episodes(self.config, self._callbacks, table, specs, self.metrics)
+        call_hooks(self.config, self._callbacks, table, specs, self.metrics)
         # RLlib reads only the steps of these episodes.
         agent_steps = steps * len(specs.agents)
         return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps)]

@@ -7,7 +7,6 @@ import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -247,9 +246,8 @@ def write_run_files(path: Path, settings: Settings, run: TrainingRun) -> None:
         for player in players
     ]
     provenance = {**circumstances(), "seed": settings.run.seed, "opponents": opponents}
-    folder = SimpleNamespace(path=path, provenance=provenance)
     shutil.rmtree(path / "checkpoints", ignore_errors=True)  # of an earlier checkpoint in the same folder
-    write_players(path / "checkpoints" / name / "players", run, settings.run, folder)
+    write_players(path / "checkpoints" / name / "players", run, settings.run, path, provenance)
     texts = {
         "checkpoints/latest": f"{name}\n",
         "provenance.json": json.dumps(provenance),

@@ -1,16 +1,21 @@
-"""Results of ``Algorithm.train()``: an iteration under RLlib's keys, and under ours."""
+"""Results of ``Algorithm.train()``: an iteration under RLlib's keys, and under ours; its episodes for callbacks."""
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import ALL_MODULES
+from ray.rllib.utils import force_list
 from ray.rllib.utils import metrics as keys
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import episode_metrics
+from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 #: RLlib's names of a learner's statistics, by ours.
@@ -164,8 +169,86 @@ def report_columns(run: Any) -> dict[str, None]:
     return dict.fromkeys([*episode_metrics(table, specs), "gates/held", *gates])
 
 
-def notify_episodes(*arguments: Any) -> bool:
-    """Call all callbacks of each episode: see :func:`multigrid_rl.rllib.callback.call_hooks`."""
-    from multigrid_rl.rllib.callback import call_hooks  # noqa: PLC0415 - most runs have no callbacks
+# --- finished games as episodes for RLlib's callbacks
 
-    return call_hooks(*arguments)
+
+class FinishedEpisode:
+    """A finished game, whose parts are computed on access: there are hundreds in an iteration.
+
+    Attributes:
+        custom_data: for callbacks.
+    """
+
+    is_done = True
+
+    def __init__(self, table: EpisodeTable, specs: MultiAgentSpec, row: int) -> None:
+        self._table, self._specs, self._row = table, specs, row
+        self.custom_data: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return int(self._table.length[self._row])
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse attributes of episodes that are stored step by step. Raises ``AttributeError``."""
+        parts = ["custom_data", *(part for part in dir(type(self)) if not part.startswith("_"))]
+        raise AttributeError(expected("episode", f"{', '.join(parts)}: games are played in batches", name))
+
+    length, env_steps = property(__len__), __len__
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """Canonical return of each seat."""
+        return dict(zip(self._specs.seats, self._table.returns[self._row].tolist(), strict=True))
+
+    @property
+    def agent_returns(self) -> dict[str, float]:
+        """Returns of each agent that learns."""
+        returns = self.returns
+        return {agent.name: sum(returns[seat] for seat in agent.seats) for agent in self._specs.agents}
+
+    @property
+    def events(self) -> dict[str, dict[str, float]]:
+        """Sums of events by seat, such as ``episode.events["red_0"]["key_pickup"]``."""
+        rows = zip(self._specs.seats, self._table.events[self._row].tolist(), strict=True)
+        return {seat: dict(zip(self._specs.events, row, strict=True)) for seat, row in rows}
+
+    @property
+    def winner(self) -> str | None:
+        """The team that has won; ``None``: nobody."""
+        team = int(self._table.winner[self._row]) if self._specs.has_winner else -1
+        return self._specs.team_names[team] if team >= 0 else None
+
+    @property
+    def players(self) -> dict[str, str]:
+        """Names of the players on seats where several take turns."""
+        numbers = zip(self._specs.pools, self._table.players[self._row].tolist(), strict=False)
+        return {seat: names[min(number, len(names) - 1)] for (seat, names), number in numbers}
+
+    @property
+    def agent_ids(self) -> set[str]:
+        """Names of the agents that learn."""
+        return {agent.name for agent in self._specs.agents}
+
+    @cached_property
+    def id_(self) -> str:
+        """A name that no other episode has."""
+        return uuid4().hex
+
+    def get_return(self) -> float:
+        """Return the sum over all agents that learn."""
+        return sum(self.agent_returns.values())
+
+
+def call_hooks(config: Any, callbacks: Any, table: EpisodeTable, specs: MultiAgentSpec, logger: MetricsLogger) -> bool:
+    """Call all callbacks of each episode, with a logger below ``env_runners``; returns whether there were any."""
+    calls: list[Any] = []
+    for name in ("on_episode_start", "on_episode_end"):
+        default = getattr(RLlibCallback, name)
+        calls += [getattr(each, name) for each in force_list(callbacks) if getattr(type(each), name) is not default]
+        calls += force_list(getattr(config, f"callbacks_{name}"))
+    arguments = {"metrics_logger": logger, "env_runner": None, "env": None, "env_index": 0, "rl_module": None}
+    for row in range(table.episodes) if calls else ():
+        episode = FinishedEpisode(table, specs, row)
+        for call in calls:
+            call(episode=episode, **arguments)
+    return bool(calls and table.episodes)

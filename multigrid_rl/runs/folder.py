@@ -36,11 +36,10 @@ LOCK = "run.lock"
 
 
 class Tracker(Protocol):
-    """Takes a run's rows, too: an entry of ``TRACKERS`` names its class, called without arguments."""
+    """Takes a run's rows, too: an entry of ``TRACKERS`` names its class, called without arguments.
 
-    @classmethod
-    def check(cls) -> None:
-        """Raise ``ConfigError`` where it is not available, before the run starts."""
+    It may have a class method ``check``, which raises ``ConfigError`` before the run starts: it is not available.
+    """
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:
         """Take the run's folder, whose ``metrics.jsonl`` holds all rows so far, and its configuration."""

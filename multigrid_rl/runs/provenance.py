@@ -17,7 +17,6 @@ from multigrid_rl.config.recipes import RESUMABLE
 from multigrid_rl.config.schema import RunConfig, to_yaml
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import data_root
-from multigrid_rl.players.cards import sha256_of
 from multigrid_rl.tables import FACTS, find
 from multigrid_rl.text import expected
 from multigrid_rl.trust import CODE
@@ -94,12 +93,12 @@ def config_hash(config: Mapping[str, Any]) -> str:
     """Return the sha256 of ``config.yaml``'s values, without those that may change when a run is resumed."""
     values = {key: value for key, value in config.items() if key != "cluster"}
     values["train"] = {key: value for key, value in values["train"].items() if f"train.{key}" not in RESUMABLE}
-    return sha256_of(json.dumps(values, sort_keys=True, default=str).encode())
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def user_modules(config: RunConfig) -> dict[str, dict[str, str]]:
     """Return, as ``modules``, the sha256 of the file of every user module that a run imports, if any."""
     names = sorted({name.partition(":")[0] for name in CODE.findall(to_yaml(config))})
     files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in names}
-    hashes = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
+    hashes = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
     return {"modules": hashes} if hashes else {}

@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from multigrid_rl.cli.app import one_thread
+from multigrid_rl.cli.output import one_thread
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.entries import Entry
 from multigrid_rl.competition.folders import FolderPart, Scratch, write_parts

@@ -27,7 +27,7 @@ from multigrid_rl.files import atomic_path
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.classes import check_not_class
-from multigrid_rl.players.doors import game_of
+from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.runs.players import scenario_of as scenario_of_card
 from multigrid_rl.serve.course import Course, read_course
 from multigrid_rl.text import ConfigError, expected, printable, shown

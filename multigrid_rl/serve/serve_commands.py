@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from multigrid_rl.cli.app import exit_on_signals, one_thread, refused
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import exit_on_signals, one_thread
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.competition.folders import read_parts
-from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.show.words import rounded
-from multigrid_rl.text import ConfigError, expected, printable, shown, unknown
+from multigrid_rl.text import ConfigError, PlayerError, expected, printable, shown, unknown
 from multigrid_rl.trust import strangers, trusting_agents
 from multigrid_rl.types import RunError
 

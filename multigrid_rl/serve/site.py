@@ -30,14 +30,13 @@ from starlette.routing import Route
 
 from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
-from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.serve.database import Person
 from multigrid_rl.serve.guard import MAX_CONNECTIONS, Guard, Pace, patient_protocol, same_site
 from multigrid_rl.serve.people import Signer
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.store import RefusedError, TableRow
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
-from multigrid_rl.text import ConfigError, one_line
+from multigrid_rl.text import ConfigError, PlayerError, one_line
 
 #: Bytes of a form without its files, and of a piece of an upload, held in memory (clients send a million).
 _FORM_BYTES, _PIECE_BYTES = 4_000_000, 1_500_000

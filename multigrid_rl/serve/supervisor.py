@@ -18,7 +18,7 @@ from typing import NamedTuple
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from multigrid_rl.cli.app import one_thread
+from multigrid_rl.cli.output import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from multigrid_rl.cli.app import write_file
+from multigrid_rl.cli.output import write_file
 from multigrid_rl.evaluation.seed_statistics import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrid_rl.cli.app import refuse_to_overwrite, write_file
+from multigrid_rl.cli.output import refuse_to_overwrite, write_file
 from multigrid_rl.cli.seeds import SEEDS_FILE, held_summary, read_request, run_path, state_of
 from multigrid_rl.evaluation.cup_results import RESULTS_FILE, read_results
 from multigrid_rl.evaluation.replays import ReplayError

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from multigrid_rl.cli.app import one_thread, refuse_to_overwrite, refused
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import one_thread, refuse_to_overwrite
 from multigrid_rl.config.compose import compose
 from multigrid_rl.show import EPISODES, GAMES
 

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -171,7 +171,7 @@ def checkpoint(engine: Any, config: RunConfig, folder: RunFolder) -> None:
     unfinished = root / UNFINISHED
     try:
         clear(unfinished)
-        write_players(unfinished / "players", run, config, folder)
+        write_players(unfinished / "players", run, config, folder.path, folder.provenance)
         engine.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
         margin = run.reports.keeper.margin()
@@ -203,21 +203,16 @@ def advance_league(run: TrainingRun, config: RunConfig, folder: RunFolder) -> No
         RunError: a snapshot could not be written.
     """
     try:
-        run.advance_league(lambda target: write_players(target, run, config, folder))
+        run.advance_league(lambda target: write_players(target, run, config, folder.path, folder.provenance))
     except OSError as error:
         reason = f"{error.filename or folder.path}: {error.strerror or error}"
         raise RunError(f"{reason}: no snapshot at step {run.env_steps:,}; those before it are whole") from error
 
 
-class Home(Protocol):
-    """Folder of players: a run's folder, or a checkpoint of RLlib's."""
-
-    path: Path
-    provenance: dict[str, Any]
-
-
-def write_players(target: Path, run: TrainingRun, config: RunConfig, folder: Home) -> dict[str, str]:
-    """Write every network as a player below ``target``; returns their sha256 by module.
+def write_players(
+    target: Path, run: TrainingRun, config: RunConfig, folder: Path, provenance: Mapping[str, Any]
+) -> dict[str, str]:
+    """Write every network of the run in ``folder`` as a player below ``target``; returns their sha256 by module.
 
     Raises ``DivergedError``: weights are not finite; nothing was written.
     """
@@ -225,11 +220,11 @@ def write_players(target: Path, run: TrainingRun, config: RunConfig, folder: Hom
     weights_of = run.learner.get_weights()
     problem = not_finite(weights_of)
     if problem is not None:
-        raise divergence_error(run.env_steps, f"{problem} is not finite", folder.path)
+        raise divergence_error(run.env_steps, f"{problem} is not finite", folder)
     stage, hashes = run.stages[run.stage], {}
     for module, weights in weights_of.items():
         tensors = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
-        card = {**card_of(stage, module, config), "provenance": {**folder.provenance, "env_steps": run.env_steps}}
+        card = {**card_of(stage, module, config), "provenance": {**provenance, "env_steps": run.env_steps}}
         actor = actor_of(tensors, stage.factory.specs.agent_of(module))
         hashes[module] = write_player(target / module, actor, card).sha256
     return hashes

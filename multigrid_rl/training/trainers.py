@@ -41,11 +41,9 @@ class Sampler(Protocol):
 
     def sample(self) -> list[Experience]:
         """Return experience with the current weights, an entry for each process. Raises ``RunError``."""
-        ...
 
     def set_weights(self, weights: Weights) -> None:
         """Play with these weights from now on."""
-        ...
 
     def finished(self, experience: list[Experience]) -> tuple[EpisodeTable | None, Metrics]:
         """Return the episodes by which gates judge an iteration, and metrics of them; called once in each.
@@ -82,23 +80,18 @@ class Updater(Protocol):
 
     def learn(self, batches: Any, env_steps: int, paths: Any) -> dict[str, Metrics]:
         """Learn from a ``Batch`` for each module; ``paths``: theirs where advantages are recomputed, else empty."""
-        ...
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Any]], rows: int) -> None:
         """Begin with a player's weights; ``rows`` observations are behind their normalisers."""
-        ...
 
     def schedule(self, env_steps: int) -> None:
         """Set values that change with the environment steps, such as step sizes."""
-        ...
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the next update, without weights and optimisers."""
-        ...
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`get_state`."""
-        ...
 
 
 class Trainer:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
-from multigrid_rl.cli.app import console, refused, temporary_output
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import console, temporary_output
 from multigrid_rl.config.overrides import put, written
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, shown, suggestion

@@ -19,7 +19,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import Card, signature
 from multigrid_rl.players.factories import MatchFactory
-from multigrid_rl.players.places import RandomLegal
+from multigrid_rl.players.zoo_seats import RandomLegal
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import SeatView

@@ -8,7 +8,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
-from multigrid_rl.learn.penalty import KlPenalty
+from multigrid_rl.learn.losses import KlPenalty
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.rllib import config
 from multigrid_rl.text import ConfigError

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import cluster as cluster_module
 from multigrid_rl.ops import doctor
-from multigrid_rl.ops.cluster import ClusterError, fit_to_cluster, nodes, preflight, runners_for
+from multigrid_rl.ops.cluster import fit_to_cluster, nodes, preflight, runners_for
 from multigrid_rl.rllib.session import free_cpus, ray_session
 from multigrid_rl.runs.provenance import versions
 from multigrid_rl.text import ConfigError
@@ -54,7 +54,7 @@ def asked(*args, **kwargs) -> list[str]:
 
 
 def refusal(*args, **kwargs) -> str:
-    with pytest.raises(ClusterError) as caught:
+    with pytest.raises(ConfigError) as caught:
         asked(*args, **kwargs)
     text = str(caught.value)
     assert "\n" not in text

@@ -21,12 +21,12 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start as ray_start
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.ops import machine
+from multigrid_rl.ops import doctor
 from multigrid_rl.text import ConfigError
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-PINS = machine.tested_versions(ROOT / "constraints.txt")
+PINS = doctor.tested_versions(ROOT / "constraints.txt")
 RUNS = "/home/ray/runs"
 
 

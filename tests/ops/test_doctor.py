@@ -12,7 +12,7 @@ from numba.core.caching import NullCache
 
 from multigrid_rl import jit
 from multigrid_rl.cores import cpu_quota
-from multigrid_rl.ops import doctor, machine
+from multigrid_rl.ops import doctor
 from multigrid_rl.world import kernels
 
 Usage = namedtuple("Usage", "total used free")
@@ -34,7 +34,7 @@ NOWHERE = Path("/proc/nowhere")
     ],
 )
 def test_names_problems_and_remedies(check, given, level, parts):
-    finding = getattr(machine, f"check_{check}")(*given)
+    finding = getattr(doctor, f"check_{check}")(*given)
     output = finding.found + finding.change
     assert finding.level == level
     assert [part for part in parts if part not in output] == []
@@ -43,8 +43,8 @@ def test_names_problems_and_remedies(check, given, level, parts):
 
 
 def test_checks_local_machine_by_default():
-    assert machine.check_kernels().level == "ok"
-    assert [finding for finding in machine.check_packages() if finding.level == "problem"] == []
+    assert doctor.check_kernels().level == "ok"
+    assert [finding for finding in doctor.check_packages() if finding.level == "problem"] == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_checks_local_machine_by_default():
     ],
 )
 def test_packages_have_required_versions(needed, level, expected):
-    (finding,) = machine.check_packages(needed, Path("nowhere"))
+    (finding,) = doctor.check_packages(needed, Path("nowhere"))
     assert finding.level == level
     assert finding.found.startswith(expected)
     assert finding.change == ("" if level == "ok" else f"pip install '{needed[0]}'")
@@ -65,12 +65,12 @@ def test_packages_have_required_versions(needed, level, expected):
 def test_untested_version_is_warning(tmp_path):
     pins = tmp_path / "constraints.txt"
     pins.write_text("# exact\nNumPy==0.0.1; python_version >= '3.0'\nPyYAML==0.0.2; python_version < '3.0'\n")
-    (finding,) = machine.check_packages(["numpy", "pyyaml"], pins)
+    (finding,) = doctor.check_packages(["numpy", "pyyaml"], pins)
     assert finding.level == "warning"
     assert finding.found.startswith("numpy ")
     assert finding.found.endswith("(tested is 0.0.1)")
     pins.write_text(f"torch=={torch.__version__.partition('+')[0]}\n")
-    assert machine.check_packages(["torch"], pins)[0].level == "ok"  # +cpu and +cu130 are builds of one version
+    assert doctor.check_packages(["torch"], pins)[0].level == "ok"  # +cpu and +cu130 are builds of one version
 
 
 @pytest.mark.parametrize(
@@ -105,23 +105,23 @@ def test_local_session_gets_a_token_unless_there_is_one(monkeypatch):
 
 
 def test_kernels_need_lasting_folder_with_space(tmp_path, monkeypatch):
-    assert machine.check_kernels(tmp_path / "new").level == "ok"
+    assert doctor.check_kernels(tmp_path / "new").level == "ok"
     with monkeypatch.context() as patch, Path("/dev/full").open("wb", buffering=0) as full:
-        patch.setattr(machine.tempfile, "TemporaryFile", lambda dir: full)  # empty files can still be made on it
-        assert "No space left on device" in machine.check_kernels(tmp_path).found
-    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
-    finding = machine.check_kernels(tmp_path / jit.TEMPORARY / "world")
+        patch.setattr(doctor.tempfile, "TemporaryFile", lambda dir: full)  # empty files can still be made on it
+        assert "No space left on device" in doctor.check_kernels(tmp_path).found
+    monkeypatch.setattr(doctor.tempfile, "tempdir", str(tmp_path))
+    finding = doctor.check_kernels(tmp_path / jit.TEMPORARY / "world")
     assert finding.level == "warning"
     assert "NUMBA_CACHE_DIR" in finding.change
     monkeypatch.setattr(kernels.step_games, "_cache", NullCache())
-    assert machine.check_kernels().level == "problem"
-    assert "temporary folder" in machine.check_kernels().found
+    assert doctor.check_kernels().level == "problem"
+    assert "temporary folder" in doctor.check_kernels().found
 
 
 @pytest.mark.parametrize(("mib", "level"), [(5000, "ok"), (1000, "warning"), (100, "problem")])
 def test_nearly_full_disk_is_warning_and_full_disk_problem(mib, level, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**40, 2**40 - mib * MIB, mib * MIB))
-    finding = machine.check_disk(tmp_path)
+    finding = doctor.check_disk(tmp_path)
     assert (finding.level, finding.found) == (level, f"{mib:,} MiB free in {tmp_path}")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from commands import call
 from multigrid_rl.ops import doctor
-from multigrid_rl.ops.machine import Finding
+from multigrid_rl.ops.doctor import Finding
 
 pytestmark = pytest.mark.usefixtures("no_session")
 

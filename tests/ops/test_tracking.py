@@ -204,7 +204,6 @@ def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=re.escape(install_command("mlflow"))):
         tracking.Mlflow.check()
-    tracking.Csv.check()
 
 
 def test_recipe_sends_nothing_where_code_is_refused(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from multigrid_rl.evaluation.replays import record, shots
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.players.episodes import play_games
-from multigrid_rl.players.places import RandomLegal
+from multigrid_rl.players.zoo_seats import RandomLegal
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run
 

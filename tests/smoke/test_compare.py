@@ -11,7 +11,7 @@ import yaml
 
 from bundles import unchanged
 from commands import call, complaint, works
-from multigrid_rl.cli.compare import sentence
+from multigrid_rl.cli.evaluate import sentence
 from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.models.attention import seats_in
+from multigrid_rl.models.cells import seats_in
 from multigrid_rl.models.registry import CENTRAL, build
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run

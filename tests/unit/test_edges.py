@@ -13,7 +13,7 @@ from multigrid_rl.jit import kernel
 from multigrid_rl.models.distributions import NO_CHOICE, Categorical
 from multigrid_rl.models.squashed import ClampedTanhGaussian, TanhGaussian
 from multigrid_rl.players.gymnasium_env import SeatVectorEnv
-from multigrid_rl.players.places import RandomLegal
+from multigrid_rl.players.zoo_seats import RandomLegal
 from multigrid_rl.streams import Streams
 from multigrid_rl.types import AgentSpec, SeatView
 

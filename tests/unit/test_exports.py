@@ -64,7 +64,7 @@ def exported(config, folder):
     run = SimpleNamespace(
         learner=SimpleNamespace(get_weights=lambda: weights), stages=stages, stage=0, env_steps=9, league=None
     )
-    write_players(folder, run, config, SimpleNamespace(provenance={}, path=folder))
+    write_players(folder, run, config, folder, {})
     for module, network in networks.items():
         card = read_card(folder / module)
         yield specs.agent_of(module), network, read_network(folder / module, card)

@@ -10,7 +10,8 @@ from dynamic_agents import AGENTS, DynamicAgents
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector, Gaps
+from multigrid_rl.learn.gaps import Gaps
+from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.registry import network_of
 
 GAMMA, LAM, STEPS = 0.9, 0.8, 7

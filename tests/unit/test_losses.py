@@ -7,8 +7,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 
 from multigrid_rl.fast.descent import categorical_penalty, gaussian_penalty
 from multigrid_rl.fast.loss import ppo_gradient, shapes
-from multigrid_rl.learn.losses import Losses, Rows, Weighting, loss_of, reference
-from multigrid_rl.learn.penalty import KlPenalty
+from multigrid_rl.learn.losses import KlPenalty, Losses, Rows, Weighting, loss_of, reference
 from multigrid_rl.models.distributions import Categorical, distribution_of
 
 WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.03)

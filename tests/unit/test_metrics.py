@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from multigrid_rl.cli.output import spread
 from multigrid_rl.config.compose import compose
 from multigrid_rl.metrics import (
     explained_variance,
@@ -16,7 +17,6 @@ from multigrid_rl.metrics import (
     wilson_interval,
 )
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.text import spread
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
 from multigrid_rl.world.events import BEHAVIOUR
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrid_rl.cli.app import write_file
+from multigrid_rl.cli.output import write_file
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.text import ConfigError

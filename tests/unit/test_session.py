@@ -16,7 +16,7 @@ from ray._private import services
 
 from commands import call, complaint
 from multigrid_rl.config.compose import compose
-from multigrid_rl.rllib import session
+from multigrid_rl.rllib import ray_start
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
@@ -128,13 +128,13 @@ def no_token(monkeypatch):
 @pytest.mark.usefixtures("no_token")
 def test_gives_ray_token_if_home_is_unwritable(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    session._ensure_token()
+    ray_start._ensure_token()
     assert "RAY_AUTH_TOKEN" not in os.environ  # Ray keeps one itself
     monkeypatch.setenv("HOME", "/dev/null/nowhere")
-    session._ensure_token()
+    ray_start._ensure_token()
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
-    session._ensure_token()
+    ray_start._ensure_token()
     assert os.environ["RAY_AUTH_TOKEN"] == token
 
 
@@ -143,7 +143,7 @@ def test_gives_ray_token_if_home_is_unwritable(monkeypatch, tmp_path):
 def test_lost_raylet_ends_process_with_status_3(monkeypatch, caplog, raylet, lost):
     statuses, ended = [], threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), ended.set()))
-    with session._watched(raylet.pid):
+    with ray_start._watched(raylet.pid):
         if lost:
             raylet.kill()
             assert ended.wait(60)

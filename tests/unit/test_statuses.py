@@ -130,7 +130,7 @@ def test_full_disk_and_broken_pipe_are_status_3(target, message):
         reader, out = os.pipe()
         os.close(reader)
     program = (
-        "from multigrid_rl.cli.app import Verbs, console\napp = Verbs()\n"
+        "from multigrid_rl.cli.app import Verbs\nfrom multigrid_rl.cli.output import console\napp = Verbs()\n"
         "@app.command()\ndef verb():\n    console().print('unheard')\napp()\n"
     )
     command = [sys.executable, "-c", program]

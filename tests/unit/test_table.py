@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.models.tokens import first_rows, sum_of_rows
+from multigrid_rl.models.mlp import first_rows, sum_of_rows
 
 SIZES = [9, 3, 8, 2, 11, 4, 3]
 
