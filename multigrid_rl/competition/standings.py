@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.bradley_terry import MEAN, SCALE, Pairs, strengths
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.entries import CupConfig, Entry
+from multigrid_rl.competition.likelihoods import MEAN, SCALE, Pairs, strengths
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
     EntryResult,

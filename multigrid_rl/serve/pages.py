@@ -13,7 +13,7 @@ from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, S
 from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
-from multigrid_rl.serve.store import GameSummary, RefusedError, Row, deadline_result, visible_rows
+from multigrid_rl.serve.store import RefusedError, Row, deadline_result, visible_rows
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import expected, shown
@@ -123,20 +123,20 @@ def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
     by_opponent: dict[int, Matchup] = {}
     for game in visit.site.store.games_of(hand_in.id):
-        first = game.red_id == hand_in.id
-        other = game.blue_id if first else game.red_id
+        first = game.red == hand_in.id
+        other = game.blue if first else game.red
         if other not in by_opponent:
             by_opponent[other] = Matchup(display_name(visit, other), Counter(), Counter(), [])
-        outcomes = game.letters if first else game.letters.translate(_SIDES_SWAPPED)
+        outcomes = game.outcomes if first else game.outcomes.translate(_SIDES_SWAPPED)
         counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
         (by_opponent[other].first if first else by_opponent[other].second).update(counts)
-        if game.has_replays and _may_watch(visit, game):
+        if game.has_replays and _may_watch(visit, game.red, game.blue):
             by_opponent[other].games.append(game.id)
     return sorted(by_opponent.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(visit: Visit, game: StoredPairing | GameSummary) -> bool:
-    ids = [number for number in (game.red_id, game.blue_id) if number]
+def _may_watch(visit: Visit, red: int, blue: int) -> bool:
+    ids = [number for number in (red, blue) if number]
     public = visit.site.store.course.public.replays and {*ids} <= visible_ladder(visit).names.keys()
     return visit.teaches or public or any(_in_own_team(visit, number) for number in ids)
 
@@ -166,7 +166,7 @@ def match(visit: Visit) -> Response:
     from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
 
     game = visit.row_or_404(StoredPairing)
-    if not _may_watch(visit, game):
+    if not _may_watch(visit, game.red_id, game.blue_id):
         raise HTTPException(404)
     names = {f"h{number}": display_name(visit, number) for number in (game.red_id, game.blue_id) if number}
     pairing = Pairing.model_validate_json(game.pairing)

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
@@ -16,13 +15,12 @@ from sqlalchemy.orm import Session, aliased
 
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
-from multigrid_rl.serve.rating import PairingResult
+from multigrid_rl.serve.rating import PairingResult, Ratings
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they import torch, which the pages do without
     from multigrid_rl.competition.cup_folder import Pairing
-    from multigrid_rl.serve.rating import Ratings
 
 #: Seconds of a lease without a heartbeat, and between heartbeats.
 LEASE_S, BEAT_S = 10.0, 2.0
@@ -246,11 +244,6 @@ class Queue(People):
             if not session.scalar(select(exists().where(remaining))):
                 self.add_job(session, "rate", lane=BUNDLE, priority=FIRST)  # once for all games that end meanwhile
 
-    @cached_property
-    def _results_read(self) -> dict[int, PairingResult]:
-        """Results of pairings by number: games never change and are read once."""
-        return {}
-
     def snapshot(self, *, by_wins: bool) -> QueueSnapshot:
         """Return everything that ratings are computed from; ``by_wins``: games are won or lost."""
         with self.reading() as session:
@@ -260,10 +253,7 @@ class Queue(People):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(unfinished))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Read last: these contain all first games of the placed ones, even if others write meanwhile.
-            ids = list(session.scalars(select(StoredPairing.id)))
-            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._results_read]):
-                self._results_read[number] = PairingResult.of(red, blue, pairing, by_wins=by_wins)
-        return QueueSnapshot([self._results_read[number] for number in ids], anchors, placed)
+            return QueueSnapshot(self.pairings(session, by_wins=by_wins), anchors, placed)
 
     def save_ratings(
         self, job: Job, snapshot: QueueSnapshot, ratings: Ratings, by_anchors: Ratings | None = None

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate, combinations
@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, defer, sessionmaker
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
+from multigrid_rl.serve.rating import PairingResult
 from multigrid_rl.text import expected, printable
 
 #: Seconds in which a state should be over; the pages show overdue hand-ins.
@@ -70,16 +71,6 @@ class Row(NamedTuple):
         return self.person is not None and not self.person.forgotten
 
 
-class GameSummary(NamedTuple):
-    """A pairing as pages show it."""
-
-    id: int
-    red_id: int
-    blue_id: int
-    letters: str  # a letter a game
-    has_replays: bool  # there are games to look at
-
-
 class Team(NamedTuple):
     """People who hand in together; a person without a team is one of its own, without a name."""
 
@@ -111,7 +102,7 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
-        self._outcomes: dict[int, GameSummary] = {}  # games never change and are read once
+        self._results_read: dict[int, PairingResult] = {}  # games never change and are read once
         self.engine = engine_of(url)
         #: Makes sessions, each with one snapshot of the database; their rows can be read after their end.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
@@ -297,23 +288,25 @@ class Store:
         """Return the events of a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
-    def games_of(self, hand_in_id: int) -> list[GameSummary]:
+    def games_of(self, hand_in_id: int) -> list[PairingResult]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
-        in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
         with self.reading() as session:
-            ids = list(session.scalars(select(StoredPairing.id).where(in_pairing)))
-            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._outcomes]):
-                self._outcomes[number] = GameSummary(number, red, blue, pairing["outcomes"], bool(pairing["kept"]))
-        return [self._outcomes[number] for number in sorted(ids)]
+            in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
+            return self.pairings(session, in_pairing, by_wins=True)
 
-    @staticmethod
-    def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
-        """Yield number, both sides and the games of pairings: in batches, since stored games are large."""
-        games = select(StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing)
-        for k in range(0, len(ids), _BATCH_SIZE):
-            batch = StoredPairing.id.in_(ids[k : k + _BATCH_SIZE])
-            for number, red, blue, pairing in session.execute(games.where(batch)):
-                yield number, red, blue, json.loads(pairing)
+    def pairings(self, session: Session, *conditions: Any, by_wins: bool) -> list[PairingResult]:
+        """Return the results of pairings; ``by_wins``: games are won or lost, and their returns are left out."""
+        ids = session.scalars(select(StoredPairing.id).where(*conditions).order_by(StoredPairing.id)).all()
+        unread = [number for number in ids if number not in self._results_read]
+        for k in range(0, len(unread), _BATCH_SIZE):  # stored games are large
+            batch = StoredPairing.id.in_(unread[k : k + _BATCH_SIZE])
+            columns = StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing
+            for number, red, blue, text in session.execute(select(*columns).where(batch)):
+                games = json.loads(text)
+                returns = ((), ()) if by_wins else (games["return_red"], games["return_blue"])
+                about = games.get("side", ""), games["outcomes"], *returns, number, bool(games["kept"])
+                self._results_read[number] = PairingResult(red, blue, *about)
+        return [self._results_read[number] for number in ids]
 
     def version(self) -> int:
         """Return a number that grows with every change of a cached page."""

@@ -92,7 +92,7 @@ def test_opponents_that_are_not_shown_have_no_name(site, store):
     assert "an entry that is not shown" in page
     assert rows[9].person.pseudonym not in page
     assert rows[9].person.pseudonym not in Client(site).get(f"/entry/{one}")[1]
-    game = next(each for each in store.games_of(one) if two in (each.red_id, each.blue_id))
+    game = next(each for each in store.games_of(one) if two in (each.red, each.blue))
     assert Client(site).get(f"/match/{game.id}")[0] == 404
     assert rows[9].person.pseudonym not in Client(site, rows[0].person.code).get(f"/match/{game.id}")[1]
 
@@ -355,7 +355,7 @@ def test_last_words_of_a_failed_program_are_for_its_author_and_the_desk(site, st
     row = next(row for row in store.ladder() if row.person)
     game = store.games_of(row.hand_in.id)[0]
     told = json.loads(store.get(StoredPairing, game.id).pairing)
-    side = "r" if game.red_id == row.hand_in.id else "b"
+    side = "r" if game.red == row.hand_in.id else "b"
     told |= {"reason": "step 3: exited: my secret words", "outcomes": side * len(told["outcomes"])}
     with store.writing() as session:
         session.get_one(StoredPairing, game.id).pairing = json.dumps(told)
