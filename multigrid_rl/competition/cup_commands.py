@@ -191,21 +191,22 @@ def grade(
     ] = 300.0,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
-    from multigrid_rl.competition import gradebook, grading, hand_ins, sandbox
+    from multigrid_rl.competition import grading, hand_ins, sandbox
+    from multigrid_rl.competition.rubric import read_rubric
 
     one_thread()
     rubric = rubric_file(rubric)
     sandbox.check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
-    rules = grading.read_rubric(rubric)
+    rules = read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})
     if allow_copies:
         rules = rules.model_copy(update={"refuse_known": False})
     table = output if output is not None and output.suffix == ".csv" else None
     if table is None:
-        gradebook.check_hand_in(bundle)
+        grading.check_hand_in(bundle)
     else:
-        gradebook.check_table(table, bundle)
+        grading.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
     with (
         exit_on_signals("the same command resumes the class" if table else ""),
@@ -246,7 +247,7 @@ def _grade_one(hand_in: Submission, examiner: Examiner, output: Path | None) -> 
 
 
 def _grade_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
-    from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
+    from multigrid_rl.competition.grading import FEEDBACK, grade_class
 
     screen, began, rules = console(120), time.perf_counter(), examiner.rubric
     screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
@@ -264,7 +265,7 @@ def _grade_class(hand_ins: list[Submission], examiner: Examiner, table: Path) ->
 
 
 def _show_grade(result: dict[str, Any]) -> None:
-    from multigrid_rl.competition.gradebook import LEFT_OUT, check_cells
+    from multigrid_rl.competition.grading import LEFT_OUT, check_cells
 
     table = Table("exam", "check", box=None, pad_edge=False)
     for title in ("measured", "95 %", "points"):

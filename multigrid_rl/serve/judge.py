@@ -19,9 +19,10 @@ from multigrid_rl.competition.cup import check_agents, describe_difference, forf
 from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scenario_of
 from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, named_entry, probe_entry
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
-from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
+from multigrid_rl.competition.grading import Examiner, examiner_of
 from multigrid_rl.competition.hand_ins import hand_in, hand_ins, reason_of
 from multigrid_rl.competition.likeness import originals_of
+from multigrid_rl.competition.rubric import read_rubric
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import atomic_path
 from multigrid_rl.players.cards import PlayerError

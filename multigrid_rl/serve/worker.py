@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.cup_folder import Pairing
-from multigrid_rl.competition.gradebook import feedback
+from multigrid_rl.competition.grading import feedback
 from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text

@@ -22,7 +22,7 @@ from multigrid_rl.competition.copies import (
     agent_fingerprint,
     watch,
 )
-from multigrid_rl.competition.gradebook import KEY_FILE
+from multigrid_rl.competition.grading import KEY_FILE
 from multigrid_rl.competition.likelihoods import attribute
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits
