@@ -104,7 +104,7 @@ def keep(visit: Visit) -> Response:
 def link(visit: Visit) -> Response:
     """Show a person's link."""
     person = visit.row_or_404(Person, visit.form)
-    return visit.page("link.html", f"Link of {person.name}", link=visit.site.link(person))
+    return visit.page("link.html", f"Link of {person.name}", link=visit.site.store.link(person, visit.site.url))
 
 
 # --- tables for other systems

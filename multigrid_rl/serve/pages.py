@@ -291,7 +291,7 @@ def enter(visit: Visit) -> Response:
     """Sign a browser in."""
     if (person := visit.site.person_of("link", str(visit.form.get("token", "")))) is None:
         raise HTTPException(401)
-    session = visit.site.signer.issue("session", person.id, person.token_version)
+    session = visit.site.store.signer.issue("session", person.id, person.token_version)
     answer = RedirectResponse("/mine", 303)
     answer.set_cookie(value=session, max_age=int(KINDS["session"]), **visit.site.cookie)
     return answer
@@ -308,7 +308,7 @@ def leave(visit: Visit) -> Response:
 
 def token(visit: Visit) -> Response:
     """Show a new token for ``multigrid-rl submit``."""
-    new_token = visit.site.signer.issue("token", visit.user.id, visit.user.token_version)
+    new_token = visit.site.store.signer.issue("token", visit.user.id, visit.user.token_version)
     return visit.page("token.html", "A token for the command line", token=new_token, url=visit.site.url)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -33,7 +33,6 @@ from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.serve.database import Person
 from multigrid_rl.serve.guard import MAX_CONNECTIONS, Guard, Pace, patient_protocol, same_site
-from multigrid_rl.serve.people import Signer
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.store import RefusedError, TableRow
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
@@ -77,11 +76,6 @@ class Site:
     refreshed_at: float = -_FRESH_S
     changed_at: float = 0.0
 
-    @cached_property
-    def signer(self) -> Signer:
-        """The signer of the course's tokens."""
-        return Signer(bytes.fromhex(self.store.setting("secret")), self.store.now)
-
     @property
     def secure(self) -> bool:
         """Whether its address is https."""
@@ -123,13 +117,9 @@ class Site:
             value = cache[key] = make()
         return value
 
-    def link(self, person: Person) -> str:
-        """Return a person's link."""
-        return f"{self.url}/enter/{self.signer.issue('link', person.id, person.token_version)}"
-
     def person_of(self, kind: str, token: str) -> Person | None:
         """Return the person of a token; ``None``: an invalid or revoked one."""
-        if (signed := self.signer.read(kind, token)) is None:
+        if (signed := self.store.signer.read(kind, token)) is None:
             return None
         number, version = signed
         person: Person | None = self.cached(("person", number), lambda: self.store.get(Person, number))
@@ -187,7 +177,7 @@ class Visit(NamedTuple):
             {"lead": "", **content}, title=title, course=self.site.store.course, person=self.person,
             pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[],
             now=self.site.store.now(),
-            form=self.site.signer.form_secret(self.session) if self.session else "", teaches=self.teaches,
+            form=self.site.store.signer.form_secret(self.session) if self.session else "", teaches=self.teaches,
         )  # fmt: skip
         return HTMLResponse(text, status)
 
@@ -283,7 +273,7 @@ def cached_page(visit: Visit, make: Callable[[], CachedPage]) -> Response:
 async def _cached_response(site: Site, page: Page, request: Request) -> Response:
     """Answer with a page of :func:`cached_page`, without a thread or the store; make missing ones one by one."""
     session, part = request.cookies.get(site.cookie["key"], ""), request.query_params.get("part")
-    readable = "authorization" not in request.headers and (not session or site.signer.read("session", session))
+    readable = "authorization" not in request.headers and (not session or site.store.signer.read("session", session))
     key = (request.url.path, part is None, session)
     if readable and (found := site.page(key, stale=site.page_lock.locked())) is not None:
         return page_if_changed(found, part)
@@ -312,7 +302,7 @@ async def _respond_with_body(site: Site, page: Page, visit: Visit) -> Response:
     if page.method == "PUT":
         return await run_in_threadpool(page.answer, visit._replace(body=await request.body()))
     async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # slow senders block nobody
-        if visit.session and not site.signer.form_is_valid(visit.session, str(form.get("form", ""))):
+        if visit.session and not site.store.signer.form_is_valid(visit.session, str(form.get("form", ""))):
             raise HTTPException(403, "expected a form of this site that is not out of date: go back and load it again")
         async with site.uploading:
             return await run_in_threadpool(page.answer, visit._replace(form=form))

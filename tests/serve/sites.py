@@ -123,7 +123,7 @@ class Client:
     def __init__(self, site, code=""):
         self.port, self.cookies, self.site = int(site.url.rpartition(":")[2]), {}, site
         if code:
-            token = site.link(site.store.person_by_code(code)).rpartition("/")[2]
+            token = site.store.link(site.store.person_by_code(code), site.url).rpartition("/")[2]
             assert self.post("/enter", token=token)[0] == 303
 
     def ask(self, method, path, body=None, **headers):

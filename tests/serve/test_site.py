@@ -21,7 +21,7 @@ store, site = course_fixtures()
 
 def test_sign_in_hand_in_state_and_ladder(site, store):
     ada = Client(site)
-    link = site.link(store.person_by_code("s0"))
+    link = site.store.link(store.person_by_code("s0"), site.url)
     status, page, _ = ada.get(link.removeprefix(site.url))
     assert status == 200
     assert "Sign in as Student 0" in page
@@ -107,7 +107,7 @@ def test_forms_of_other_sites_do_nothing(site, store):
         assert ada.upload([("mine.zip", zipped())], form=form)[0] == 403
     for headers in ({"Origin": "http://evil.example"}, {"Sec_Fetch_Site": "cross-site"}, {"Origin": "null"}):
         assert ada.upload([("mine.zip", zipped())], form=good, **headers)[0] == 403
-    token = site.link(store.person_by_code("s3")).rpartition("/")[2]
+    token = site.store.link(store.person_by_code("s3"), site.url).rpartition("/")[2]
     body, kind = f"token={token}", "application/x-www-form-urlencoded"
     status, _, head = Client(site).ask("POST", "/enter", body, Content_Type=kind, Origin="http://evil.example")
     assert (status, head["set-cookie"]) == (403, None)  # nobody is signed in as somebody else
@@ -118,8 +118,8 @@ def test_forms_of_other_sites_do_nothing(site, store):
 def test_forged_and_revoked_tokens(site, store):
     person = store.person_by_code("s4")
     ada = Client(site, "s4")
-    link, session = site.link(person).rpartition("/")[2], ada.cookies["session"]
-    token = site.signer.issue("token", person.id, person.token_version)
+    link, session = site.store.link(person, site.url).rpartition("/")[2], ada.cookies["session"]
+    token = site.store.signer.issue("token", person.id, person.token_version)
     assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {token}")[0] == 200
     for wrong in (link, session, "x", token[:-2], ""):
         assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {wrong}")[0] == 401
@@ -296,7 +296,7 @@ def test_many_at_once_get_their_own_pages(site):
 def test_what_a_program_is_shown_is_not_everybodys(site, store):
     rows = [row for row in store.ladder() if row.person]
     ines = store.person_by_code("i1")
-    token = site.signer.issue("token", ines.id, ines.token_version)
+    token = site.store.signer.issue("token", ines.id, ines.token_version)
     site.cache.clear()
     shown = Client(site).get("/", Authorization=f"Bearer {token}")[1]
     assert all(row.person.name in shown for row in rows)
@@ -320,7 +320,7 @@ def test_who_sends_a_form_slowly_keeps_nobody_from_signing_in(site):
 
 def test_a_piece_of_an_upload_is_no_whole_upload(site, store):
     ada = store.person_by_code("s1")
-    token = site.signer.issue("token", ada.id, ada.token_version)
+    token = site.store.signer.issue("token", ada.id, ada.token_version)
     path, headers = (
         f"/parts/{'a' * 64}",
         {"Authorization": f"Bearer {token}", "Content_Range": "bytes 0-1999999/3000000"},
