@@ -241,7 +241,7 @@ def final(context: AdminContext) -> dict[str, Any]:
 
 def export(context: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
-    from multigrid_rl.serve.instructor_pages import EXPORTS, GRADESCOPE, export_table
+    from multigrid_rl.serve.people_pages import EXPORTS, GRADESCOPE, export_table
 
     name = context.arguments[0] if context.arguments else "ladder.csv"
     if name not in (*EXPORTS, GRADESCOPE):

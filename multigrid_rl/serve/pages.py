@@ -1,16 +1,22 @@
-"""Pages of students: the ladder, entries and their matches, a person's hand-ins."""
+"""Pages about games and hand-ins: the ladder, entries and their matches, a person's hand-ins, uploads."""
 
 import hashlib
 import json
+import re
+import shutil
+import zipfile
 from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 
+from multigrid_rl.competition.folders import Scratch, inner_path
 from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
-from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
 from multigrid_rl.serve.store import RefusedError, Row, deadline_result, visible_rows
@@ -276,61 +282,83 @@ def hand_in(visit: Visit) -> Response:
     return page_if_changed((mark, bytes(page.body)), part)
 
 
-# --- signing in, signing out, being forgotten
+# --- uploads: a zip file or a folder by form, or a zip file in pieces, which are stored and not read
 
 
-def enter_page(visit: Visit) -> Response:
-    """Show a button to sign in: only opening the link, as programs do, changes nothing."""
-    token = visit.request.path_params["token"]
-    if (person := visit.site.person_of("link", token)) is None:
-        raise HTTPException(401)
-    return visit.page("enter.html", f"Sign in to {visit.site.store.course.title}", token=token, name=person.name)
+def take(visit: Visit) -> Response:
+    """Take a zip file or the files of a folder."""
+    files = [file for _, file in visit.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
+    if not files:
+        raise RefusedError("expected a zip file or a folder, got nothing")
+    with closing(Scratch()) as scratch:
+        name, upload = str(files[0].filename), scratch.path / "upload.zip"
+        if len(files) == 1 and name.lower().endswith(".zip"):
+            with upload.open("wb") as file:
+                shutil.copyfileobj(files[0].file, file)
+        else:
+            with zipfile.ZipFile(upload, "w") as archive:
+                for each in files:
+                    member = zipfile.ZipInfo(str(inner_path(Path("folder"), str(each.filename))))
+                    member.external_attr = 0o100700 << 16  # a browser does not say which files are programs
+                    with archive.open(member, "w") as inner:
+                        shutil.copyfileobj(each.file, inner)
+        row = visit.site.store.hand_in(visit.user.id, upload, name.replace("\\", "/").split("/")[0])
+    return JSONResponse({"hand_in": row.id}, 201) if visit.wants_json else RedirectResponse(f"/hand-in/{row.id}", 303)
 
 
-def enter(visit: Visit) -> Response:
-    """Sign a browser in."""
-    if (person := visit.site.person_of("link", str(visit.form.get("token", "")))) is None:
-        raise HTTPException(401)
-    session = visit.site.store.signer.issue("session", person.id, person.token_version)
-    answer = RedirectResponse("/mine", 303)
-    answer.set_cookie(value=session, max_age=int(KINDS["session"]), **visit.site.cookie)
-    return answer
+def _incoming(visit: Visit) -> Path:
+    """Return the file that joins the pieces of a person's upload: one upload at a time, to bound the disk space."""
+    name = visit.request.path_params["sha256"]
+    if not re.fullmatch("[0-9a-f]{64}", name):
+        raise HTTPException(404)
+    folder = visit.site.store.home / "incoming" / str(visit.user.id)
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in folder.iterdir():
+        if other.name != name:
+            other.unlink(missing_ok=True)
+    return Path(folder, name)
 
 
-def leave(visit: Visit) -> Response:
-    """Sign out here, or everywhere: revoke all links, tokens and sessions."""
-    if visit.form.get("everywhere"):
-        visit.site.store.revoke(visit.user.id)
-    answer = RedirectResponse("/", 303)
-    answer.delete_cookie(**visit.site.cookie)
-    return answer
+def received(visit: Visit) -> Response:
+    """Answer with the bytes of an upload so far."""
+    part = _incoming(visit)
+    return JSONResponse({"received": part.stat().st_size if part.exists() else 0})
 
 
-def token(visit: Visit) -> Response:
-    """Show a new token for ``multigrid-rl submit``."""
-    new_token = visit.site.store.signer.issue("token", visit.user.id, visit.user.token_version)
-    return visit.page("token.html", "A token for the command line", token=new_token, url=visit.site.url)
+def piece(visit: Visit) -> Response:
+    """Take a piece of an upload after the last one; hand in when it is complete."""
+    part, max_bytes = _incoming(visit), int(visit.site.store.course.quota.megabytes * 1e6)
+    start, end, total = _range(visit.request.headers.get("content-range", ""))
+    if total > max_bytes:
+        raise RefusedError(expected("upload", f"at most {max_bytes} bytes", total))
+    with visit.site.upload_lock:
+        size = part.stat().st_size if part.exists() else 0
+        if start == size and end - start + 1 == len(visit.body) and end < total:
+            with part.open("ab") as file:
+                file.write(visit.body)
+            size = end + 1
+    if size < total:
+        return JSONResponse({"received": size})
+    complete = part.with_name(f"{part.name}.whole")
+    with suppress(FileNotFoundError):  # the same piece twice: one of them hands in
+        part.rename(complete)
+        try:
+            if hashlib.sha256(complete.read_bytes()).hexdigest() != part.name:
+                raise RefusedError("expected the file with this SHA-256, got another: send it again")
+            name = shown(visit.request.headers.get("x-name", "upload.zip"))
+            return JSONResponse({"hand_in": visit.site.store.hand_in(visit.user.id, complete, name).id}, 201)
+        finally:
+            complete.unlink(missing_ok=True)
+    return JSONResponse({"received": 0})
 
 
-def privacy(visit: Visit) -> Response:
-    """Show which data is stored, and a form to be forgotten."""
-    due = visit.site.store.to_forget().get(visit.person.id) if visit.person else None
-    return visit.page("privacy.html", "What is kept, and for how long", due=due)
-
-
-def forget(visit: Visit) -> Response:
-    """Schedule the forgetting of the visitor in a week."""
-    sure = str(visit.form.get("sure", ""))
-    if sure.strip().lower() != "forget me":
-        raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
-    visit.site.store.request_forgetting(visit.user.id)
-    return RedirectResponse("/privacy#forget", 303)
-
-
-def keep(visit: Visit) -> Response:
-    """Cancel the forgetting of the visitor."""
-    visit.site.store.cancel_forgetting(visit.user.id, visit.user.id)
-    return RedirectResponse("/privacy#forget", 303)
+def _range(text: str) -> tuple[int, int, int]:
+    """Return start, end and total of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
+    if found := re.fullmatch("bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})", text):
+        start, end, total = map(int, found.groups())
+        if start <= end < total:
+            return start, end, total
+    raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
 
 
 # --- for machines
@@ -343,7 +371,7 @@ def health(visit: Visit) -> Response:
     return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 
-#: Pages of students and of everybody.
+#: Pages about games and hand-ins.
 PAGES = [
     Page("/", ladder, cached=True),
     Page("/entry/{id}", entry),
@@ -352,12 +380,8 @@ PAGES = [
     Page("/hand-in/{id}", hand_in, "student"),
     Page("/hand-in/{id}/files", files, "student", pace="replay"),
     Page("/student/{id}", student, "instructor"),
-    Page("/enter/{token}", enter_page, pace="enter"),
-    Page("/enter", enter, "", "POST", "enter"),
-    Page("/leave", leave, "student", "POST", "change"),
-    Page("/token", token, "student", "POST", "change"),
-    Page("/privacy", privacy),
-    Page("/forget", forget, "student", "POST", "change"),
-    Page("/keep", keep, "student", "POST", "change"),
+    Page("/hand-in", take, "student", "POST", "upload", sends=True),
+    Page("/parts/{sha256}", received, "student"),
+    Page("/parts/{sha256}", piece, "student", "PUT", "pieces", sends=True),
     Page("/health", health),
 ]

@@ -231,9 +231,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
-    from multigrid_rl.serve import instructor_pages, pages, site, upload  # noqa: PLC0415 - the workers need none of it
+    from multigrid_rl.serve import pages, people_pages, site  # noqa: PLC0415 - the workers need none of it
 
-    app = site.application(site.Site(place.open_queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
+    app = site.application(site.Site(place.open_queue(), url), [*pages.PAGES, *people_pages.PAGES])
     site.server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 

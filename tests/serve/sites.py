@@ -21,7 +21,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
-from multigrid_rl.serve import instructor_pages, pages, upload
+from multigrid_rl.serve import pages, people_pages
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue
@@ -106,7 +106,7 @@ def served(store, **settings):
     """Serve a course in a thread; yields its site, whose ``url`` is right."""
     listening = socket.create_server(("127.0.0.1", 0))
     site = Site(store, f"http://127.0.0.1:{listening.getsockname()[1]}", **settings)
-    server = server_of(application(site, [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES]))
+    server = server_of(application(site, [*pages.PAGES, *people_pages.PAGES]))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -13,7 +13,7 @@ pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
 
 from pydantic import ValidationError
 
-from multigrid_rl.serve import instructor_pages
+from multigrid_rl.serve import people_pages
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue
@@ -54,7 +54,7 @@ class Class:
         return rows
 
     def told(self, deadline=None, code="s1"):
-        return next(row for row in instructor_pages.results(self.store, deadline) if row["id"] == code)
+        return next(row for row in people_pages.results(self.store, deadline) if row["id"] == code)
 
     def stands(self) -> list[int]:
         return [row.hand_in.id for row in self.store.ladder() if row.person is not None]
@@ -73,8 +73,8 @@ def test_late_hand_in_never_replaces_the_one_on_time_by_default(of):
     assert (told["late_hand_in"], told["late_by"], told["late_points"]) == (late, 2, 7.5)
     assert mine.stands() == [on_time]
     for name, words in (("ladder.csv", "late_hand_in"), ("moodle.csv", "Late grade"), ("canvas.csv", "Ladder, late")):
-        assert words in instructor_pages.export_table(mine.store, name).decode().splitlines()[0]
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(mine.store, "gradescope.zip"))) as archive:
+        assert words in people_pages.export_table(mine.store, name).decode().splitlines()[0]
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(mine.store, "gradescope.zip"))) as archive:
         extra = json.loads(archive.read("s1/results.json"))["extra_data"]
     assert (extra["late_days"], extra["late_by"]) == (0, 2)
     assert early < on_time
@@ -225,5 +225,5 @@ def test_two_ids_that_look_alike_are_two_results(tmp_path):
     make_tables(url := f"sqlite:///{tmp_path}/serve.db")
     store = Queue(url, tmp_path / "home", Course(anchors=["random"]))
     store.sync([Enrolled("12/345", "Ada"), Enrolled("12_345", "Ben")])
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(store, "gradescope.zip"))) as archive:
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         assert len({*archive.namelist()}) == 2

@@ -11,7 +11,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 from multigrid_rl.competition.hand_ins import hand_in
-from multigrid_rl.serve import instructor_pages, pages
+from multigrid_rl.serve import pages, people_pages
 from multigrid_rl.serve.database import Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
 from sites import AGENT, EVIL, Client, course_fixtures, course_of, served, work, zipped
@@ -226,16 +226,16 @@ def test_what_an_agent_says_is_its_authors_to_read(site, store):
 
 
 def test_tables_for_other_systems(store):
-    rows = instructor_pages.export_table(store, "ladder.csv").decode().splitlines()
+    rows = people_pages.export_table(store, "ladder.csv").decode().splitlines()
     assert rows[0].startswith("id,name,pseudonym,hand_in,state,late_days,rank,rating,low,high,points,of")
     assert len(rows) == 1 + sum(person.role == "student" for person in store.people())
     assert (
-        instructor_pages.export_table(store, "moodle.csv")
+        people_pages.export_table(store, "moodle.csv")
         .decode()
         .startswith("ID number,Full name,Email address,Grade,Late days")
     )
-    assert "Points Possible" in instructor_pages.export_table(store, "canvas.csv").decode()
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(store, "gradescope.zip"))) as archive:
+    assert "Points Possible" in people_pages.export_table(store, "canvas.csv").decode()
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         told = json.loads(archive.read("s0/results.json"))
     assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
 
@@ -265,7 +265,7 @@ def test_nothing_becomes_markup_or_a_formula(tmp_path):
             '<script type="application/json" id="replay-data">',
         }  # fmt: skip
         for name in ("ladder.csv", "moodle.csv", "canvas.csv"):
-            text = instructor_pages.export_table(store, name).decode()
+            text = people_pages.export_table(store, name).decode()
             assert "'=1+" in text
             assert not re.search(r'(^|,)"?=', text, re.MULTILINE)
     store.engine.dispose()
@@ -378,4 +378,4 @@ def test_who_was_lifted_beyond_the_anchors_interval_stands_on_the_desk(site, sto
         True,
         False,
     )
-    assert f"{row.rating - 300:.1f}" in instructor_pages.export_table(store, "ladder.csv").decode()
+    assert f"{row.rating - 300:.1f}" in people_pages.export_table(store, "ladder.csv").decode()
