@@ -73,11 +73,8 @@ class Views(NamedTuple):
         return Views(self.tokens[:, :, columns], self.living[:, :, columns])
 
 
-class ProbeAnswers(NamedTuple):
-    """Observations of an agent's ``C`` seats, and its actions there."""
-
-    views: Views
-    actions: NDArray[np.int8]  # (T, N, C)
+#: Observations of an agent's ``C`` seats, and its actions (T, N, C) there.
+ProbeAnswers = tuple[Views, NDArray[np.int8]]
 
 
 class Fingerprint(NamedTuple):
@@ -117,7 +114,7 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAn
     # The same actions give the same observations again.
     match = match_of(spec, {}, _PROBE_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
-    return ProbeAnswers(_play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
+    return _play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)]
 
 
 def agent_fingerprint(parts: Iterable[FolderPart]) -> Fingerprint:

@@ -58,8 +58,8 @@ def verify(context: AdminContext) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
     place, queue = context.place, context.queue
     judge = Judge(place.course, place.course_folder, place.home, queue.secrets())
-    snapshot = queue.snapshot(by_wins=judge.config.rated)
-    ratings = compute_ratings(snapshot.games, snapshot.anchors, by_wins=judge.config.rated)
+    results, anchors, _ = queue.snapshot(by_wins=judge.config.rated)
+    ratings = compute_ratings(results, anchors, by_wins=judge.config.rated)
     with queue.reading() as session:
         stored = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
@@ -46,12 +46,8 @@ class LostLeaseError(RunError):
     """Another worker has this job by now, and the result is discarded."""
 
 
-class QueueSnapshot(NamedTuple):
-    """Everything that ratings are computed from, at one moment."""
-
-    games: list[PairingResult]
-    anchors: list[int]
-    placed: list[int]  # hand-ins that have played all their first games
+#: Everything that ratings are computed from, at one moment: games, anchors, hand-ins that played all their first games.
+QueueSnapshot = tuple[list[PairingResult], list[int], list[int]]
 
 
 def player_name(row: HandIn) -> str:
@@ -253,29 +249,30 @@ class Queue(People):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(unfinished))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Read last: these contain all first games of the placed ones, even if others write meanwhile.
-            return QueueSnapshot(self.pairings(session, by_wins=by_wins), anchors, placed)
+            return self.pairings(session, by_wins=by_wins), anchors, placed
 
     def save_ratings(
         self, job: Job, snapshot: QueueSnapshot, ratings: Ratings, by_anchors: Ratings | None = None
     ) -> None:
         """Store ratings, and those from games against anchors alone; placed hand-ins are on the ladder from now on."""
+        played, _, placed = snapshot
 
         def has_new_games(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `save_pairings`
-            return session.scalar(select(func.count(StoredPairing.id))) != len(snapshot.games)
+            return session.scalar(select(func.count(StoredPairing.id))) != len(played)
 
         with self.finishing(job, run_again=has_new_games) as session:
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
-            for row in session.scalars(select(HandIn).where(HandIn.id.in_(snapshot.placed), HandIn.state == "placing")):
+            for row in session.scalars(select(HandIn).where(HandIn.id.in_(placed), HandIn.state == "placing")):
                 if row.id in ratings:
                     self.set_state(session, row, "rated")
                     if row.person_id is not None:
                         self.add_job(session, "copies", row.id)
                         if self.course.rubric is not None:
                             self.add_job(session, "grade", row.id)
-            self.add_event(session, "ladder", f"{len(snapshot.games)} pairings")
+            self.add_event(session, "ladder", f"{len(played)} pairings")
 
     def save_grade(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
         """Store the grade of a hand-in: the result, its text, and the student's feedback."""

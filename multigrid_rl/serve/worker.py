@@ -134,9 +134,10 @@ class Worker:
     def _rate(self, job: Job) -> None:
         by_wins = self.judge.config.rated
         snapshot = self.queue.snapshot(by_wins=by_wins)
-        anchor_games = [game for game in snapshot.games if {game.red, game.blue} & {*snapshot.anchors}]
-        by_anchors = compute_ratings(anchor_games, snapshot.anchors, by_wins=by_wins)
-        ratings = compute_ratings(snapshot.games, snapshot.anchors, by_wins=by_wins)
+        games, anchors, _ = snapshot
+        anchor_games = [game for game in games if {game.red, game.blue} & {*anchors}]
+        by_anchors = compute_ratings(anchor_games, anchors, by_wins=by_wins)
+        ratings = compute_ratings(games, anchors, by_wins=by_wins)
         self.queue.save_ratings(job, snapshot, ratings, by_anchors)
 
     def _grade(self, job: Job) -> None:

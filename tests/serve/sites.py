@@ -72,7 +72,7 @@ def work(store, same_as=""):
             store.save_pairings(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
         elif job.kind == "rate":
             shot = store.snapshot(by_wins=True)
-            values = {k: 1000.0 + 37 * k % 400 for met in shot.games for k in met[:2] if k}
+            values = {k: 1000.0 + 37 * k % 400 for met in shot[0] for k in met[:2] if k}
             store.save_ratings(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
         elif job.kind == "grade":
             told = {"points": 7.5, "of": 10.0, "passed": True}

@@ -28,7 +28,7 @@ def play(store, job):
 
 def rate(store, job):
     shot = store.snapshot(by_wins=True)
-    ids = {number for met in shot.games for number in met[:2]}
+    ids = {number for met in shot[0] for number in met[:2]}
     store.save_ratings(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
 
 
