@@ -19,10 +19,10 @@ from multigrid_rl.competition.folders import Scratch, inner_path
 from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
-from multigrid_rl.serve.store import RefusedError, Row, deadline_result, visible_rows
+from multigrid_rl.serve.store import Row, deadline_result, visible_rows
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 
 DONE = ("rated", "refused")
 #: Fields of a hand-in in JSON.
@@ -289,7 +289,7 @@ def take(visit: Visit) -> Response:
     """Take a zip file or the files of a folder."""
     files = [file for _, file in visit.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
     if not files:
-        raise RefusedError("expected a zip file or a folder, got nothing")
+        raise ConfigError("expected a zip file or a folder, got nothing")
     with closing(Scratch()) as scratch:
         name, upload = str(files[0].filename), scratch.path / "upload.zip"
         if len(files) == 1 and name.lower().endswith(".zip"):
@@ -330,7 +330,7 @@ def piece(visit: Visit) -> Response:
     part, max_bytes = _incoming(visit), int(visit.site.store.course.quota.megabytes * 1e6)
     start, end, total = _range(visit.request.headers.get("content-range", ""))
     if total > max_bytes:
-        raise RefusedError(expected("upload", f"at most {max_bytes} bytes", total))
+        raise ConfigError(expected("upload", f"at most {max_bytes} bytes", total))
     with visit.site.upload_lock:
         size = part.stat().st_size if part.exists() else 0
         if start == size and end - start + 1 == len(visit.body) and end < total:
@@ -344,7 +344,7 @@ def piece(visit: Visit) -> Response:
         part.rename(complete)
         try:
             if hashlib.sha256(complete.read_bytes()).hexdigest() != part.name:
-                raise RefusedError("expected the file with this SHA-256, got another: send it again")
+                raise ConfigError("expected the file with this SHA-256, got another: send it again")
             name = shown(visit.request.headers.get("x-name", "upload.zip"))
             return JSONResponse({"hand_in": visit.site.store.hand_in(visit.user.id, complete, name).id}, 201)
         finally:
@@ -353,12 +353,12 @@ def piece(visit: Visit) -> Response:
 
 
 def _range(text: str) -> tuple[int, int, int]:
-    """Return start, end and total of ``bytes 0-99/1000``. Raises :class:`RefusedError`."""
+    """Return start, end and total of ``bytes 0-99/1000``. Raises ``ConfigError``."""
     if found := re.fullmatch("bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})", text):
         start, end, total = map(int, found.groups())
         if start <= end < total:
             return start, end, total
-    raise RefusedError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
+    raise ConfigError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
 
 
 # --- for machines

@@ -17,7 +17,7 @@ from multigrid_rl.serve.pages import display_name
 from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.site import Page, Visit
-from multigrid_rl.serve.store import RefusedError, deadline_result
+from multigrid_rl.serve.store import deadline_result
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 
 #: Rows of each table.
@@ -91,7 +91,7 @@ def forget(visit: Visit) -> Response:
     """Schedule the forgetting of the visitor in a week."""
     sure = str(visit.form.get("sure", ""))
     if sure.strip().lower() != "forget me":
-        raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
+        raise ConfigError(expected("the field", "the words forget me", shown(sure) or "nothing"))
     visit.site.store.request_forgetting(visit.user.id)
     return RedirectResponse("/privacy#forget", 303)
 

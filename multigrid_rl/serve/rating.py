@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from multigrid_rl.competition.likelihoods import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
 from multigrid_rl.metrics import interval_of, student_quantiles
 
-_POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
-#: The same by the code of a letter, and whether there was a game.
-_BY_CODE, _COUNTS = (
-    np.array([of.get(chr(code), 0.0) for code in range(128)]) for of in (_POINTS, dict.fromkeys(_POINTS, 1.0))
-)
 
 
 class PairingResult(NamedTuple):
@@ -100,8 +95,9 @@ def _pairs_of(results: list[PairingResult], index: dict[int, int]) -> tuple[Pair
     points, games = np.zeros((len(keys), longest)), np.zeros((len(keys), longest))
     for result in results:
         one, two = index[result.red], index[result.blue]
-        k, letters = row[min(one, two), max(one, two)], np.frombuffer(result.outcomes.encode(), np.uint8)
-        won, played = _BY_CODE[letters], _COUNTS[letters]
+        k, letters = row[min(one, two), max(one, two)], np.frombuffer(result.outcomes.encode(), "S1")
+        played = (letters != b"-").astype(float)
+        won = ((letters == b"R") | (letters == b"b")) + 0.5 * (letters == b"D")
         points[k, : len(letters)] += won if one < two else played - won
         games[k, : len(letters)] += played
     one, two = np.array(keys, np.intp).T

@@ -34,7 +34,7 @@ from multigrid_rl.players.untrusted_files import PlayerError
 from multigrid_rl.serve.database import Person
 from multigrid_rl.serve.guard import MAX_CONNECTIONS, Guard, Pace, patient_protocol, same_site
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.store import RefusedError, TableRow
+from multigrid_rl.serve.store import TableRow
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, one_line
 
@@ -318,7 +318,7 @@ _ERROR_TEXTS = {
     500: ("The server made a mistake", "It is noted, and costs no hand-in. Try again."),
 }
 #: Faults of the visitor, with a message of one line.
-_REFUSED = (RefusedError, PlayerError, ConfigError)
+_REFUSED = (PlayerError, ConfigError)
 _NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My hand-ins"
 
 

@@ -22,7 +22,7 @@ from multigrid_rl.competition.folders import read_parts, remove_tree, write_part
 from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
 from multigrid_rl.serve.rating import PairingResult
-from multigrid_rl.text import expected, printable
+from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show overdue hand-ins.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
@@ -37,10 +37,6 @@ _UNLISTED_EVENTS = ("checking", "placing", "played", "fault")
 _BATCH_SIZE = 100
 #: A table's row.
 TableRow = TypeVar("TableRow")
-
-
-class RefusedError(ValueError):
-    """A hand-in that is not taken; the message is one line for its author."""
 
 
 class Row(NamedTuple):
@@ -185,7 +181,7 @@ class Store:
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
         """Copy a person's folder or zip file, without reading it, and add a job that checks it.
 
-        ``name`` is its name at home, by default that of the path. Raises ``RefusedError``: no such person, no quota
+        ``name`` is its name at home, by default that of the path. Raises ``ConfigError``: no such person, no quota
         left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
@@ -196,7 +192,7 @@ class Store:
             else:
                 max_mb, size = self.course.quota.megabytes, upload.stat().st_size
                 if size > max_mb * 1e6:
-                    raise RefusedError(expected(name, f"at most {max_mb:g} MB", f"{size / 1e6:.1f} MB"))
+                    raise ConfigError(expected(name, f"at most {max_mb:g} MB", f"{size / 1e6:.1f} MB"))
                 temporary.mkdir(parents=True)
                 shutil.copyfile(upload, temporary / "upload.zip")
             for path in temporary.rglob("*"):
@@ -216,16 +212,16 @@ class Store:
         now, quota = self.now(), self.course.quota
         person = session.get(Person, person_id, with_for_update=True)
         if person is None or person.forgotten:
-            raise RefusedError("expected somebody of the roster, got nobody")
+            raise ConfigError("expected somebody of the roster, got nobody")
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
-            raise RefusedError("the course is frozen: nothing is taken any more")
+            raise ConfigError("the course is frozen: nothing is taken any more")
         deadlines = self.course.deadlines
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
-            raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
+            raise ConfigError(f"{deadlines[-1].name} is over: nothing is taken any more")
         recent = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
         used = session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0
         if used >= quota.hand_ins:
-            raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
+            raise ConfigError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
         row = HandIn(person_id=person_id, name=name, at=now, state_at=now)
         session.add(row)
         session.flush()
