@@ -28,7 +28,7 @@ from multigrid_rl.competition.cup_folder import (
     load_pairing,
     meetings,
     read_manifest,
-    scenario_of,
+    scenario_and_game,
     versions,
     write_results,
 )
@@ -41,7 +41,6 @@ from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.doors import game_of
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, reason, spread
@@ -85,8 +84,7 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
         scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
     if scenario is not None and (overrides or scenario.endswith(FILES)):
         overrides = [f"scenario={scenario}", *overrides]
-    played = scenario_of(str(scenario), overrides)
-    return played, game_of(played, overrides or [f"scenario={scenario}"]), overrides
+    return *scenario_and_game(str(scenario), overrides), overrides
 
 
 def verify(folder: Path, most: int | None) -> None:

@@ -25,6 +25,7 @@ from multigrid_rl.competition.copies import (
     Similar,
     watch,
 )
+from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name, reason_of
 from multigrid_rl.competition.likeness import originals_of
@@ -34,7 +35,6 @@ from multigrid_rl.competition.rubric import (
     EntropyMeter,
     Exam,
     Rubric,
-    game_of_rubric,
     measure,
     rivals,
 )
@@ -80,7 +80,7 @@ class Examiner:
     @cached_property
     def spec(self) -> Seats:
         """The game."""
-        return game_of_rubric(self.rubric)[1]
+        return scenario_and_game(self.rubric.scenario)[1]
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ class Examiner:
 
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
     """Return an examiner that finds copies of the project's players and of ``earlier`` hand-ins."""
-    return Examiner(rubric, folder, originals_of(*game_of_rubric(rubric), earlier), limits)
+    return Examiner(rubric, folder, originals_of(*scenario_and_game(rubric.scenario), earlier), limits)
 
 
 # --- a class
@@ -229,11 +229,7 @@ class _Key(Strict):
 
 
 def check_hand_in(path: Path) -> None:
-    """Check that ``path`` holds something to grade; otherwise the caller made an error, not a student.
-
-    Raises:
-        PlayerError, ConfigError: nothing there, another file, or a folder with other folders and nothing to grade.
-    """
+    """Raise ``PlayerError`` or ``ConfigError`` where nothing is graded by the caller's mistake, not a student's."""
     if not path.is_dir() and (path.suffix.lower() != ZIP or not path.exists()):
         raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
     if path.is_dir():

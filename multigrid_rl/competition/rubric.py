@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seed_statistics import Interval
@@ -25,7 +25,6 @@ from multigrid_rl.metrics import groups, interval_of, samples_of
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
-from multigrid_rl.players.doors import game_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of, sides_of
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
@@ -216,9 +215,9 @@ def read_rubric(path: Path) -> Rubric:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
+    scenario, spec = scenario_and_game(rubric.scenario)
     for number, exam in enumerate(rubric.exams):
-        _check_exam(rubric, exam, f"{path}: exams.{number}")
-    spec = game_of_rubric(rubric)[1]
+        _check_exam(rubric, exam, scenario, spec, f"{path}: exams.{number}")
     sides = sides_of(spec)
     if rubric.team not in sides:
         if "team" in rubric.model_fields_set:
@@ -230,9 +229,8 @@ def read_rubric(path: Path) -> Rubric:
     return rubric
 
 
-def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
+def _check_exam(rubric: Rubric, exam: Exam, scenario: ScenarioConfig, spec: Seats, key: str) -> None:
     """Raise ``ConfigError`` for an opponent, side or metric that the exam's game does not have."""
-    scenario, spec = game_of_rubric(rubric)
     for name, wanted in ({"opponent": None, "sides": "own"} if len(sides_of(spec)) == 1 else {}).items():
         if getattr(exam, name) != wanted:
             requirement = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
@@ -244,12 +242,6 @@ def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
             raise ConfigError(
                 expected(f"{key}.checks", "a metric of this scenario", f"{check.metric}: {absent[check.metric]}")
             )
-
-
-def game_of_rubric(rubric: Rubric) -> tuple[ScenarioConfig, Seats]:
-    """Return scenario and game of a rubric."""
-    scenario = load_scenario(rubric.scenario)
-    return scenario, game_of(scenario, [f"scenario={rubric.scenario}"])
 
 
 def rivals(name: str | None, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:

@@ -196,18 +196,10 @@ def match(visit: Visit) -> Response:
 # --- hand-ins
 
 
-def mine(visit: Visit) -> Response:
-    """Show the visitor's hand-ins, and forms to hand in."""
-    return _hand_ins(visit, visit.user, "My hand-ins")
-
-
-def student(visit: Visit) -> Response:
-    """Show the hand-ins of a student."""
-    person = visit.row_or_404(Person)
-    return _hand_ins(visit, person, person.name)
-
-
-def _hand_ins(visit: Visit, person: Person, title: str) -> Response:
+def hand_ins(visit: Visit) -> Response:
+    """Show the visitor's hand-ins with forms to hand in, or to instructors those of a student."""
+    is_own = "id" not in visit.request.path_params
+    person = visit.user if is_own else visit.row_or_404(Person)
     store, now = visit.site.store, visit.site.store.now()
     rows, course, code = store.history(person.id), store.course, person.code
     used = sum(hand_in.counts and hand_in.at > now - 3600 * course.quota.per_h for hand_in, _, _ in rows)
@@ -218,7 +210,8 @@ def _hand_ins(visit: Visit, person: Person, title: str) -> Response:
         if found.counting is not None:
             counts_for.setdefault(found.counting[0].id, []).append(deadline.name)
     return visit.page(
-        "mine.html", title, who=person, team=store.team(person.id).name, rows=rows, missed=missed, stands=counts_for,
+        "mine.html", "My hand-ins" if is_own else person.name, who=person, rows=rows, missed=missed, stands=counts_for,
+        team=store.team(person.id).name,
         left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=visit.site.url,
         due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
         frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(visit, person.id),
@@ -376,10 +369,10 @@ PAGES = [
     Page("/", ladder, cached=True),
     Page("/entry/{id}", entry),
     Page("/match/{id}", match, pace="replay"),
-    Page("/mine", mine, "student"),
+    Page("/mine", hand_ins, "student"),
     Page("/hand-in/{id}", hand_in, "student"),
     Page("/hand-in/{id}/files", files, "student", pace="replay"),
-    Page("/student/{id}", student, "instructor"),
+    Page("/student/{id}", hand_ins, "instructor"),
     Page("/hand-in", take, "student", "POST", "upload", sends=True),
     Page("/parts/{sha256}", received, "student"),
     Page("/parts/{sha256}", piece, "student", "PUT", "pieces", sends=True),
