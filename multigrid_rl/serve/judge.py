@@ -48,8 +48,6 @@ class Verdict:
 
     lines: tuple[str, ...]  # of passed checks, in order
     problem: str | None  # the reason if it does not play, in a line
-    kind: str = ""  # of the entry
-    sha256: str = ""  # of its files
     seconds: float = 0.0  # of a program's answers, without its starts
 
     @property
@@ -164,11 +162,11 @@ class Judge:
                 continue
             if pairing.reason is not None:
                 line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
-                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent)
+                return Verdict(tuple(lines), line, spent)
             sides.update((side, None) for player, side in meeting.teams(config) if player is entry)
             lines.append(line)
         lines += [f"ok: plays {config.scenario} as {' and as '.join(sides)}"] if sides else []
-        return Verdict(tuple(lines), None if sides else "it plays no side", entry.kind, str(entry.sha256), spent)
+        return Verdict(tuple(lines), None if sides else "it plays no side", spent)
 
     # --- pairings
 

@@ -79,12 +79,6 @@ def _decode(text: str) -> bytes:
     return data
 
 
-def _draw_pseudonym(taken: set[str]) -> str:
-    while (name := f"player {secrets.randbelow(900_000) + 100_000}") in taken:
-        pass
-    return name
-
-
 class People(Store):
     """A store with people."""
 
@@ -113,7 +107,8 @@ class People(Store):
             if self._forgotten_code(session, enrolled.code) in known:  # asked to be forgotten, whatever the roster says
                 continue
             if (person := known.get(enrolled.code)) is None:
-                name = _draw_pseudonym(taken)
+                while (name := f"player {secrets.randbelow(900_000) + 100_000}") in taken:
+                    pass
                 taken.add(name)
                 session.add(Person(**enrolled._asdict(), pseudonym=name))
             else:

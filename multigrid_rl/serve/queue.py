@@ -191,11 +191,6 @@ class Queue(People):
 
     # --- results
 
-    def move_to_programs(self, job: Job) -> None:
-        """Hand a check over to the workers of programs."""
-        with self.finishing(job, run_again=lambda _: True) as session:
-            session.get_one(Job, job.id).lane = PROGRAM
-
     def save_check(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
         """Store that a hand-in plays, and add its games against the anchors."""
         with self.finishing(job) as session:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache, partial
@@ -290,9 +290,7 @@ async def _respond(site: Site, page: Page, request: Request) -> Response:
     if page.method == "GET":
         return await run_in_threadpool(lambda: page.answer(_identify(site, page, request)))
     visit = await run_in_threadpool(_identify, site, page, request)
-    if not page.sends:
-        return await _respond_with_body(site, page, visit)
-    with site.upload_of(visit.user):
+    with site.upload_of(visit.user) if page.sends else nullcontext():
         return await _respond_with_body(site, page, visit)
 
 

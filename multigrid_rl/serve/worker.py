@@ -113,13 +113,14 @@ class Worker:
             self.queue.save_refusal(job, str(error))
             return
         if entry.kind == "external" and PROGRAM not in self.lanes:
-            self.queue.move_to_programs(job)
+            with self.queue.finishing(job, run_again=lambda _: True) as session:
+                session.get_one(Job, job.id).lane = PROGRAM
             return
         found = self.judge.check(entry)
         if found.problem is None:
-            self.queue.save_check(job, found.kind, found.sha256, found.log, found.seconds)
+            self.queue.save_check(job, entry.kind, str(entry.sha256), found.log, found.seconds)
         else:
-            self.queue.save_refusal(job, found.problem, found.log, found.kind)
+            self.queue.save_refusal(job, found.problem, found.log, entry.kind)
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
