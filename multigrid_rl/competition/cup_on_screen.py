@@ -1,18 +1,20 @@
-"""A cup on the screen: its progress, its tables at the end, and its verification."""
+"""Cups and grades on the screen: a cup's progress, its tables at the end, its verification; grades."""
 
 import json
 import random
 import secrets
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, exit_on_signals
+from multigrid_rl.cli.app import console, exit_on_signals, temporary_output
 from multigrid_rl.competition.cup import (
     check_agents,
     describe_difference,
@@ -34,12 +36,15 @@ from multigrid_rl.competition.cup_folder import (
 )
 from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.folders import ScratchError, exclusive_lock
+from multigrid_rl.competition.grading import FEEDBACK, LEFT_OUT, Examiner, check_cells, grade_class
+from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
+from multigrid_rl.files import json_text
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
@@ -239,3 +244,62 @@ def _returns_table(results: CupResults) -> Table:
         mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
         grid.add_row(str(row.rank), row.name, mean, *by_side, *counts)
     return grid
+
+
+# --- grades
+
+
+def show_grade(hand_in: Submission, examiner: Examiner, output: Path | None) -> None:
+    """Grade one hand-in; status 1: not passed."""
+    if "seed" not in examiner.rubric.model_fields_set:
+        typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
+    result = None
+    try:
+        with temporary_output(output) if output is not None else nullcontext() as file:
+            result = examiner.result(hand_in)
+            if file is not None:
+                file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
+    finally:
+        if result is not None:  # even if the disk is full
+            _show_grade(result)
+    if not result["passed"]:
+        raise typer.Exit(1)
+
+
+def show_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
+    """Grade a class."""
+    screen, began, rules = console(120), time.perf_counter(), examiner.rubric
+    screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
+
+    def show(name: str, result: dict[str, Any], graded_now: bool) -> None:
+        verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
+        duration = f" ({result['seconds']:.1f} s)" if graded_now else " (graded before)"
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{duration}")
+
+    results = grade_class(table, hand_ins, examiner, show)
+    screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
+    passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
+    summary = {"graded": len(results), "passed": passed, "refused": refused}
+    typer.echo(json.dumps({**summary, "seconds": round(time.perf_counter() - began, 3)}))
+
+
+def _show_grade(result: dict[str, Any]) -> None:
+    table = Table("exam", "check", box=None, pad_edge=False)
+    for title in ("measured", "95 %", "points"):
+        table.add_column(title, justify="right")
+    for exam in result["exams"]:
+        for k, check in enumerate(exam["checks"]):
+            against = f" ({exam['opponent']})" if exam["opponent"] else ""
+            table.add_row(f"{exam['name']}{against}" if k == 0 else "", *check_cells(check))
+    screen = console(120)
+    screen.print(table)
+    if result["problem"]:
+        screen.print(f"cannot be played: {result['problem']}")
+    elif result["measurable"] < result["of"]:
+        screen.print(f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}")
+    if result.get("close"):
+        low, high = result["points_interval"]
+        screen.print(f"too close to call: other games might give {low:g} to {high:g} points")
+    verdict = "PASSED" if result["passed"] else "NOT PASSED"
+    screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
+    typer.echo(json_text(result))
