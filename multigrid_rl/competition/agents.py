@@ -200,6 +200,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         if self.answers or self._fault is not None or games != self._games:
             self.close()
             self._reset(games)
+        self._unsent_rewards[:] = 0.0
         return np.arange(games)
 
     def _draw_numbers(self, games: int) -> NDArray[np.intp]:
