@@ -163,7 +163,9 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.started_s = self.thought_s = 0.0
         self.notes: dict[int, dict[int, str]] = {}
         self._note_count, self._step = 0, -1
-        self._games, self._game_numbers = games, self._draw_numbers(games)
+        digest = hashlib.sha256(self.mixing.encode()).digest()
+        order = np.random.default_rng([*digest]).permutation(games) if self.mixing else np.arange(games)
+        self._games, self._game_numbers = games, order  # numbers (N,) of games in messages to the agent
         self._open_games: set[int] = set()  # games of requests whose end was not yet sent
         self._ended_games: list[tuple[int, NDArray[np.float64]]] = []  # their numbers and unsent rewards
         self._unsent_rewards = np.zeros((games, self.members))
@@ -202,11 +204,6 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
             self._reset(games)
         self._unsent_rewards[:] = 0.0
         return np.arange(games)
-
-    def _draw_numbers(self, games: int) -> NDArray[np.intp]:
-        """Return the numbers (N,) of games in messages to the agent."""
-        digest = hashlib.sha256(self.mixing.encode()).digest()
-        return np.random.default_rng([*digest]).permutation(games) if self.mixing else np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) after the end of those in ``done`` (N,)."""
