@@ -98,7 +98,7 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
-        self._results_read: dict[int, PairingResult] = {}  # games never change and are read once
+        self._results_read: dict[tuple[int, bool], PairingResult] = {}  # games never change and are read once
         self.engine = engine_of(url)
         #: Makes sessions, each with one snapshot of the database; their rows can be read after their end.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
@@ -293,7 +293,7 @@ class Store:
     def pairings(self, session: Session, *conditions: Any, by_wins: bool) -> list[PairingResult]:
         """Return the results of pairings; ``by_wins``: games are won or lost, and their returns are left out."""
         ids = session.scalars(select(StoredPairing.id).where(*conditions).order_by(StoredPairing.id)).all()
-        unread = [number for number in ids if number not in self._results_read]
+        unread = [number for number in ids if (number, by_wins) not in self._results_read]
         for k in range(0, len(unread), _BATCH_SIZE):  # stored games are large
             batch = StoredPairing.id.in_(unread[k : k + _BATCH_SIZE])
             columns = StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing
@@ -301,8 +301,8 @@ class Store:
                 games = json.loads(text)
                 returns = ((), ()) if by_wins else (games["return_red"], games["return_blue"])
                 about = games.get("side", ""), games["outcomes"], *returns, number, bool(games["kept"])
-                self._results_read[number] = PairingResult(red, blue, *about)
-        return [self._results_read[number] for number in ids]
+                self._results_read[number, by_wins] = PairingResult(red, blue, *about)
+        return [self._results_read[number, by_wins] for number in ids]
 
     def version(self) -> int:
         """Return a number that grows with every change of a cached page."""
