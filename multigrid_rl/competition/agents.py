@@ -156,17 +156,19 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         self.seed = int(agent.sha256[:8], 16) if seed is None else seed
         self.mixing = ""
         self._process: AgentProcess | None = None
-        self._reset()
+        self._reset(0)
 
-    def _reset(self) -> None:
+    def _reset(self, games: int) -> None:
         self.answers = 0
         self.started_s = self.thought_s = 0.0
         self.notes: dict[int, dict[int, str]] = {}
         self._note_count, self._step = 0, -1
-        self._games, self._game_numbers = 0, np.zeros(0, np.intp)
+        digest = hashlib.sha256(self.mixing.encode()).digest()
+        order = np.random.default_rng([*digest]).permutation(games) if self.mixing else np.arange(games)
+        self._games, self._game_numbers = games, order  # numbers (N,) of games in messages to the agent
         self._open_games: set[int] = set()  # games of requests whose end was not yet sent
         self._ended_games: list[tuple[int, NDArray[np.float64]]] = []  # their numbers and unsent rewards
-        self._unsent_rewards = np.zeros((0, self.members))
+        self._unsent_rewards = np.zeros((games, self.members))
         self._fault: PlayerFaultError | None = None
 
     def start(self, games: int) -> None:
@@ -175,9 +177,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         Raises ``PlayerFaultError``: it does not start or answers wrongly; ``ScratchError``: no room for its files.
         """
         self.close()
-        self._reset()
-        self._games, self._game_numbers = games, self._draw_numbers(games)
-        self._unsent_rewards = np.zeros((games, self.members))
+        self._reset(games)
         message = encode(self.protocol.hello(self.scenario, games, self.seed))
         try:
             self._process = AgentProcess(self.agent.file.command, self.agent.parts, self.limits, self.seed)
@@ -199,17 +199,11 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
 
     def initial_state(self, games: int) -> NDArray[np.intp]:
         """Return the numbers of the games (N,), and end a process that has played other games."""
-        if self.answers or self._fault is not None:
+        if self.answers or self._fault is not None or games != self._games:
             self.close()
-            self._reset()
-        self._games, self._game_numbers = games, self._draw_numbers(games)
-        self._unsent_rewards = np.zeros((games, self.members))
+            self._reset(games)
+        self._unsent_rewards[:] = 0.0
         return np.arange(games)
-
-    def _draw_numbers(self, games: int) -> NDArray[np.intp]:
-        """Return the numbers (N,) of games in messages to the agent."""
-        digest = hashlib.sha256(self.mixing.encode()).digest()
-        return np.random.default_rng([*digest]).permutation(games) if self.mixing else np.arange(games)
 
     def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return the numbers of the games (N,) after the end of those in ``done`` (N,)."""

@@ -182,15 +182,7 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None, a
 def write_agent(
     folder: Path, name: str, cards: Mapping[str, Card], weights: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Write an agent into the new ``folder``.
-
-    ``cards``: as :func:`~multigrid_rl.competition.bundle.read_cards` returns them; their networks have been built.
-
-    Raises:
-        PlayerError: a network of this package, or of a module without a file; a player of an environment without
-            seats; a folder that is too large.
-        OSError: it cannot be written.
-    """
+    """Write an agent that plays networks, which have been built, into the new ``folder``. Raises as :func:`export`."""
     folder.mkdir()
     rows = []
     for part, card in cards.items():

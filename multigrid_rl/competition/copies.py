@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from multigrid_rl.competition.agents import AGENT_FILE, is_agent
-from multigrid_rl.competition.attribution import attribute
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.folders import FolderPart, read_parts
+from multigrid_rl.competition.likelihoods import attribute
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -40,7 +40,7 @@ KNOWN_SHARE, HAND_IN_SHARE, TWO_SHARE = 0.53, 0.8, 0.85
 #: Minimum correlation of log-probabilities of equal decisions; minimum share of decisions that a named player adds to
 #: the others' shares.
 _MIN_CORRELATION, _MIN_ADDED = 0.95, 0.1
-#: Maximum error of an agent's actions as draws of players, and the share that these explain, see ``attribution.py``;
+#: Maximum error of an agent's actions as draws of players, and the share that these explain, see ``likelihoods.py``;
 #: for another hand-in the maximum as a multiple of the expected error, as networks of the same recipe are similar.
 MAX_ERROR, MIN_SHARE, DRAWN_FACTOR = 0.05, 0.7, 1.2
 #: Message to the student; only the instructor sees the name of the original.
@@ -73,11 +73,8 @@ class Views(NamedTuple):
         return Views(self.tokens[:, :, columns], self.living[:, :, columns])
 
 
-class ProbeAnswers(NamedTuple):
-    """Observations of an agent's ``C`` seats, and its actions there."""
-
-    views: Views
-    actions: NDArray[np.int8]  # (T, N, C)
+#: Observations of an agent's ``C`` seats, and its actions (T, N, C) there.
+ProbeAnswers = tuple[Views, NDArray[np.int8]]
 
 
 class Fingerprint(NamedTuple):
@@ -94,7 +91,7 @@ class Similar(NamedTuple):
     """A player that is the same as a compared one, or similar to it."""
 
     name: str
-    apart: float  # 0 for the same content, else the share of unexplained decisions, or ``Attribution.error``
+    apart: float  # 0 for the same content, else the share of unexplained decisions, or the error of ``attribute``
     alike: float = 1.0  # share of decisions that it explains
 
     def __str__(self) -> str:
@@ -117,7 +114,7 @@ def watch(spec: Any, team: str, agent: Policy, games: int, seed: int) -> ProbeAn
     # The same actions give the same observations again.
     match = match_of(spec, {}, _PROBE_GAMES, seed=seed, auto_reset=False)
     rows = [dict(zip(spec.seats, step.T, strict=True)) for step in np.where(actions < 0, DONE, actions)]
-    return ProbeAnswers(_play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)])
+    return _play_views(match, rows).of(spec, team), actions[:, :, _columns(spec, team)]
 
 
 def agent_fingerprint(parts: Iterable[FolderPart]) -> Fingerprint:

@@ -1,9 +1,8 @@
 """A cup: round robin of all entries, from all sides, on the same games. Resumes after a crash."""
 
-import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -32,29 +31,17 @@ BUSY_TRIES = 3
 KILLED = "the cup was killed while it played this"
 
 
-class Conduct:
-    """Faults and seconds of agents in a cup so far."""
-
-    def __init__(self, config: CupConfig) -> None:
-        self._config = config
-        self._strikes: Counter[str] = Counter()
-        self._seconds: Counter[str] = Counter()
-
-    def add(self, pairing: Pairing) -> None:
-        """Count the faults and seconds of a pairing that was played."""
+def entries_out(pairings: list[Pairing], config: CupConfig) -> dict[str, str]:
+    """Return the entries that are out of the cup after ``pairings``, by name, with the reason."""
+    strikes, seconds = Counter[str | None](), Counter[str]()
+    for pairing in pairings:
         if not pairing.out:
-            self._seconds.update(pairing.seconds)
-            self._strikes.update([pairing.at_fault] if pairing.at_fault is not None else [])
-
-    def out(self, *entries: Entry) -> dict[str, str]:
-        """Return those of ``entries`` that are out of the cup, with the reason."""
-        reasons = {}
-        for name in (entry.name for entry in entries):
-            if self._strikes[name] >= STRIKES:
-                reasons[name] = f"out after {STRIKES} forfeited pairings"
-            elif self._seconds[name] > self._config.cup_s:
-                reasons[name] = f"out after more than {self._config.cup_s:g} s for its starts and answers in this cup"
-        return reasons
+            strikes[pairing.at_fault] += 1
+            seconds.update(pairing.seconds)
+    late = f"out after more than {config.cup_s:g} s for its starts and answers in this cup"
+    reasons = {name: late for name, spent_s in seconds.items() if spent_s > config.cup_s}
+    out = {name for name, number in strikes.items() if name is not None and number >= STRIKES}
+    return reasons | dict.fromkeys(out, f"out after {STRIKES} forfeited pairings")
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
@@ -70,24 +57,24 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     begin(config, entries, folder)
     pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
     stored = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
-    to_blame, conduct, pairings = suspects(pairs), Conduct(config), []
-    for pairing in stored.values():  # a late entry's pairings are between played ones
-        conduct.add(pairing)
+    to_blame, pairings = suspects(pairs), list[Pairing]()
+    played = [*stored.values()]  # a late entry's pairings are between them
     for number, (path, meeting) in enumerate(pairs.items(), 1):
         red, blue, side = meeting
         players = [entry for entry in (red, blue) if entry is not None]
         if path in stored:
             pairing = stored[path]
         else:
+            reasons = entries_out(played, config)
             if path in to_blame:
                 pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
-            elif out := conduct.out(*players):
+            elif out := {entry.name: reasons[entry.name] for entry in players if entry.name in reasons}:
                 pairing = forfeit(red, blue, config, out, side).model_copy(update={"out": True})
             else:
                 # An agent in a sandbox may also kill the cup, by memory outside its limits.
                 with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
                     pairing = _play_with_retries(meeting, config)
-            conduct.add(pairing)
+            played += [pairing] if pairing.seconds or pairing.at_fault else []
             write_atomic(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
         show(number, len(pairs), pairing, path not in stored)
@@ -113,38 +100,17 @@ def unplayable_sides(meeting: Meeting, config: CupConfig) -> dict[str, str]:
     return {entry.name: entry.unplayable[side] for entry, side in meeting.teams(config) if side in entry.unplayable}
 
 
-def _meeting_of(pairing: Pairing, entries: list[Entry]) -> Meeting:
+def meeting_of(pairing: Pairing, entries: list[Entry]) -> Meeting:
+    """Return the meeting of a pairing's entries."""
     by_name = {entry.name: entry for entry in entries}
     return Meeting(by_name[pairing.red], by_name.get(pairing.blue), pairing.side)
 
 
-def is_repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
-    """Return whether a pairing can be replayed: an agent's forfeits depend on its time."""
-    agents = {entry.name for entry in entries if entry.kind == "external"}
-    return pairing.reason is None or not agents & pairing.names
-
-
 def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
     """Return pairings of entries marked as out of the cup that the other pairings do not put out."""
-    conduct = Conduct(config)
-    for pairing in pairings:
-        conduct.add(pairing)
-    out = set(conduct.out(*entries))
+    out = entries_out(pairings, config).keys()
     doubtful = [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
-    return [p for p in doubtful if not unplayable_sides(_meeting_of(p, entries), config)]
-
-
-def replay_pairings(
-    entries: list[Entry], config: CupConfig, pairings: list[Pairing], most: int | None
-) -> Iterator[tuple[Pairing, str]]:
-    """Replay ``most`` random ``pairings``, or all; yields each with its difference in words, or "".
-
-    Raises ``ScratchError``, ``OSError``: this machine has no room for agents.
-    """
-    number = len(pairings) if most is None else min(most, len(pairings))
-    for pairing in random.SystemRandom().sample(pairings, number):
-        red, blue, side = _meeting_of(pairing, entries)
-        yield pairing, describe_difference(pairing, play_pairing(red, blue, config, side, mixed=pairing.mixed))
+    return [p for p in doubtful if not unplayable_sides(meeting_of(p, entries), config)]
 
 
 def describe_difference(before: Pairing, now: Pairing) -> str:

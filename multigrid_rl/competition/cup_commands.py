@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from multigrid_rl.cli.app import refused
-from multigrid_rl.cli.output import console, exit_on_signals, one_thread, temporary_output
+from multigrid_rl.cli.output import exit_on_signals, one_thread
 from multigrid_rl.competition.folders import Scratch
-from multigrid_rl.files import data_root, json_text
+from multigrid_rl.files import data_root
 from multigrid_rl.tables import CHECKPOINTS, load
 from multigrid_rl.text import ConfigError, unknown
 from multigrid_rl.trust import trusting_agents
-
-if TYPE_CHECKING:
-    from multigrid_rl.competition.grading import Examiner
-    from multigrid_rl.competition.hand_ins import Submission
 
 FOLDER = (
     "Folder with one folder for each entry, a bundle or an agent; or a run with a league. Behind it overrides may say "
@@ -192,21 +185,22 @@ def grade(
     ] = 300.0,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
-    from multigrid_rl.competition import gradebook, grading, hand_ins, sandbox
+    from multigrid_rl.competition import cup_on_screen, grading, hand_ins, sandbox
+    from multigrid_rl.competition.rubric import read_rubric
 
     one_thread()
     rubric = rubric_file(rubric)
     sandbox.check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
-    rules = grading.read_rubric(rubric)
+    rules = read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})
     if allow_copies:
         rules = rules.model_copy(update={"refuse_known": False})
     table = output if output is not None and output.suffix == ".csv" else None
     if table is None:
-        gradebook.check_hand_in(bundle)
+        grading.check_hand_in(bundle)
     else:
-        gradebook.check_table(table, bundle)
+        grading.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
     with (
         exit_on_signals("the same command resumes the class" if table else ""),
@@ -216,9 +210,9 @@ def grade(
         known = [hand_in.folder for hand_in in earlier_hand_ins if not hand_in.problem]
         examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:
-            _grade_class(hand_ins.hand_ins(bundle, scratch.path), examiner, table)
+            cup_on_screen.show_class(hand_ins.hand_ins(bundle, scratch.path), examiner, table)
         else:
-            _grade_one(hand_ins.hand_in(bundle, scratch.path), examiner, output)
+            cup_on_screen.show_grade(hand_ins.hand_in(bundle, scratch.path), examiner, output)
 
 
 def rubric_file(given: Path) -> Path:
@@ -228,61 +222,3 @@ def rubric_file(given: Path) -> Path:
     if file is None:
         raise ConfigError(unknown("--rubric", str(given), by_name, "a file in yaml, {}"))
     return file
-
-
-def _grade_one(hand_in: Submission, examiner: Examiner, output: Path | None) -> None:
-    if "seed" not in examiner.rubric.model_fields_set:
-        typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
-    result = None
-    try:
-        with temporary_output(output) if output is not None else nullcontext() as file:
-            result = examiner.result(hand_in)
-            if file is not None:
-                file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
-    finally:
-        if result is not None:  # even if the disk is full
-            _show_grade(result)
-    if not result["passed"]:
-        raise typer.Exit(1)
-
-
-def _grade_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
-    from multigrid_rl.competition.gradebook import FEEDBACK, grade_class
-
-    screen, began, rules = console(120), time.perf_counter(), examiner.rubric
-    screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
-
-    def show(name: str, result: dict[str, Any], graded_now: bool) -> None:
-        verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
-        duration = f" ({result['seconds']:.1f} s)" if graded_now else " (graded before)"
-        screen.print(f"  {name}: {result['points']:g} points, {verdict}{duration}")
-
-    results = grade_class(table, hand_ins, examiner, show)
-    screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
-    passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
-    summary = {"graded": len(results), "passed": passed, "refused": refused}
-    typer.echo(json.dumps({**summary, "seconds": round(time.perf_counter() - began, 3)}))
-
-
-def _show_grade(result: dict[str, Any]) -> None:
-    from multigrid_rl.competition.gradebook import LEFT_OUT, check_cells
-
-    table = Table("exam", "check", box=None, pad_edge=False)
-    for title in ("measured", "95 %", "points"):
-        table.add_column(title, justify="right")
-    for exam in result["exams"]:
-        for k, check in enumerate(exam["checks"]):
-            against = f" ({exam['opponent']})" if exam["opponent"] else ""
-            table.add_row(f"{exam['name']}{against}" if k == 0 else "", *check_cells(check))
-    screen = console(120)
-    screen.print(table)
-    if result["problem"]:
-        screen.print(f"cannot be played: {result['problem']}")
-    elif result["measurable"] < result["of"]:
-        screen.print(f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}")
-    if result.get("close"):
-        low, high = result["points_interval"]
-        screen.print(f"too close to call: other games might give {low:g} to {high:g} points")
-    verdict = "PASSED" if result["passed"] else "NOT PASSED"
-    screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
-    typer.echo(json_text(result))

@@ -25,6 +25,7 @@ from multigrid_rl.files import atomic_path, csv_text, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.text import expected, first_error
+from multigrid_rl.types import Seats
 
 #: Written before the first game, and compared when the cup is resumed.
 MANIFEST_FILE = "cup.json"
@@ -93,9 +94,10 @@ _MANIFESTS = TypeAdapter(Manifest)
 # --- manifest and entries
 
 
-def scenario_of(name: str, overrides: Sequence[str] = ()) -> ScenarioConfig:
-    """Return the scenario by name, or of ``overrides``. Raises ``ConfigError``."""
-    return compose(list(overrides)).scenario if overrides else load_scenario(name)
+def scenario_and_game(name: str, overrides: Sequence[str] = ()) -> tuple[ScenarioConfig, Seats]:
+    """Return scenario and game, by the scenario's name or by ``overrides``. Raises ``ConfigError``."""
+    scenario = compose(list(overrides)).scenario if overrides else load_scenario(name)
+    return scenario, game_of(scenario, overrides or [f"scenario={name}"])
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -149,8 +151,7 @@ def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
     manifest = read_manifest(folder)
     if manifest is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    scenario = scenario_of(manifest.scenario, manifest.overrides)
-    config = replace(manifest, spec=game_of(scenario, manifest.overrides or [f"scenario={manifest.scenario}"]))
+    config = replace(manifest, spec=scenario_and_game(manifest.scenario, manifest.overrides)[1])
     _check_settings(manifest, config, folder)
     return config, [_stored_entry(entry, folder, config) for entry in manifest.entries]
 

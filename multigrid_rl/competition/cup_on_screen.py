@@ -1,18 +1,28 @@
-"""A cup on the screen: its progress, its tables at the end, and its verification."""
+"""Cups and grades on the screen: a cup's progress, its tables at the end, its verification; grades."""
 
 import json
+import random
 import secrets
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.output import console, exit_on_signals, spread
-from multigrid_rl.competition.cup import check_agents, is_repeatable, play_cup, replay_pairings, unfounded_forfeits
+from multigrid_rl.cli.output import console, exit_on_signals, spread, temporary_output
+from multigrid_rl.competition.cup import (
+    check_agents,
+    describe_difference,
+    meeting_of,
+    play_cup,
+    play_pairing,
+    unfounded_forfeits,
+)
 from multigrid_rl.competition.cup_folder import (
     Pairing,
     existing_cup,
@@ -20,20 +30,22 @@ from multigrid_rl.competition.cup_folder import (
     load_pairing,
     meetings,
     read_manifest,
-    scenario_of,
+    scenario_and_game,
     versions,
     write_results,
 )
 from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.competition.folders import ScratchError, exclusive_lock
+from multigrid_rl.competition.grading import FEEDBACK, LEFT_OUT, Examiner, check_cells, grade_class
+from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
+from multigrid_rl.files import json_text
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, reason
@@ -77,8 +89,7 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
         scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
     if scenario is not None and (overrides or scenario.endswith(FILES)):
         overrides = [f"scenario={scenario}", *overrides]
-    played = scenario_of(str(scenario), overrides)
-    return played, game_of(played, overrides or [f"scenario={scenario}"]), overrides
+    return *scenario_and_game(str(scenario), overrides), overrides
 
 
 def verify(folder: Path, most: int | None) -> None:
@@ -106,15 +117,19 @@ def verify(folder: Path, most: int | None) -> None:
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)
     agents = {entry.name for entry in entries if entry.kind == "external"}
-    replayable = [pairing for pairing in pairings if is_repeatable(pairing, entries)]
+    # An agent's forfeits depend on its time.
+    replayable = [pairing for pairing in pairings if pairing.reason is None or not agents & pairing.names]
     for pairing in unfounded_forfeits(pairings, entries, config):
         different += 1
         screen.print(f"{_pair_title(pairing, config)}: {pairing.reason}, which the other pairings do not show")
     for pairing in pairings:
-        if not pairing.out and not is_repeatable(pairing, entries):
+        if not pairing.out and pairing.reason is not None and agents & pairing.names:
             screen.print(f"{_pair_title(pairing, config)}: cannot be replayed, an agent forfeited: {pairing.reason}")
     with exit_on_signals():
-        for before, difference in replay_pairings(entries, config, replayable, most):
+        number = len(replayable) if most is None else min(most, len(replayable))
+        for before in random.SystemRandom().sample(replayable, number):
+            now = play_pairing(*meeting_of(before, entries)[:2], config, before.side, mixed=before.mixed)
+            difference = describe_difference(before, now)
             replayed, different = replayed + 1, different + bool(difference)
             note = "; an agent may draw in its own way" if difference and agents & before.names else ""
             screen.print(f"{_pair_title(before, config)}: {difference or 'the same'}{note}")
@@ -229,3 +244,62 @@ def _returns_table(results: CupResults) -> Table:
         mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
         grid.add_row(str(row.rank), row.name, mean, *by_side, *counts)
     return grid
+
+
+# --- grades
+
+
+def show_grade(hand_in: Submission, examiner: Examiner, output: Path | None) -> None:
+    """Grade one hand-in; status 1: not passed."""
+    if "seed" not in examiner.rubric.model_fields_set:
+        typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
+    result = None
+    try:
+        with temporary_output(output) if output is not None else nullcontext() as file:
+            result = examiner.result(hand_in)
+            if file is not None:
+                file.write_text(json_text(result, indent=2) + "\n", encoding="utf-8")
+    finally:
+        if result is not None:  # even if the disk is full
+            _show_grade(result)
+    if not result["passed"]:
+        raise typer.Exit(1)
+
+
+def show_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
+    """Grade a class."""
+    screen, began, rules = console(120), time.perf_counter(), examiner.rubric
+    screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
+
+    def show(name: str, result: dict[str, Any], graded_now: bool) -> None:
+        verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
+        duration = f" ({result['seconds']:.1f} s)" if graded_now else " (graded before)"
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{duration}")
+
+    results = grade_class(table, hand_ins, examiner, show)
+    screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
+    passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
+    summary = {"graded": len(results), "passed": passed, "refused": refused}
+    typer.echo(json.dumps({**summary, "seconds": round(time.perf_counter() - began, 3)}))
+
+
+def _show_grade(result: dict[str, Any]) -> None:
+    table = Table("exam", "check", box=None, pad_edge=False)
+    for title in ("measured", "95 %", "points"):
+        table.add_column(title, justify="right")
+    for exam in result["exams"]:
+        for k, check in enumerate(exam["checks"]):
+            against = f" ({exam['opponent']})" if exam["opponent"] else ""
+            table.add_row(f"{exam['name']}{against}" if k == 0 else "", *check_cells(check))
+    screen = console(120)
+    screen.print(table)
+    if result["problem"]:
+        screen.print(f"cannot be played: {result['problem']}")
+    elif result["measurable"] < result["of"]:
+        screen.print(f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}")
+    if result.get("close"):
+        low, high = result["points_interval"]
+        screen.print(f"too close to call: other games might give {low:g} to {high:g} points")
+    verdict = "PASSED" if result["passed"] else "NOT PASSED"
+    screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
+    typer.echo(json_text(result))

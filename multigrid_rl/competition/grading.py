@@ -1,201 +1,66 @@
-"""Grading a bundle or an agent by a rubric: hidden seeds and opponents, gates measured again by play, points."""
+"""Grading by a rubric: hidden seeds and opponents, gates measured again by play, points; and a class's gradebook.
 
-import secrets
+A class gets a result and a feedback page for each hand-in, and one table; an interrupted grading resumes.
+"""
+
+import json
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
-from multigrid_rl.competition.agents import AgentPlayer, is_agent
+from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import NOT_ORIGINAL, CopyError, Originals, ProbeAnswers, watch
-from multigrid_rl.competition.folders import folder_sha256
-from multigrid_rl.competition.hand_ins import Submission, reason_of
+from multigrid_rl.competition.copies import (
+    NOT_ORIGINAL,
+    CopyError,
+    Fingerprint,
+    Originals,
+    ProbeAnswers,
+    Similar,
+    watch,
+)
+from multigrid_rl.competition.cup_folder import scenario_and_game
+from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
+from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name, reason_of
 from multigrid_rl.competition.likeness import originals_of
-from multigrid_rl.competition.measures import ENTROPY, EntropyMeter, known_metrics, measure
+from multigrid_rl.competition.rubric import (
+    ENTROPY,
+    EPISODES,
+    EntropyMeter,
+    Exam,
+    Rubric,
+    measure,
+    rivals,
+)
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
-from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
-from multigrid_rl.evaluation.evaluation import Mode
-from multigrid_rl.evaluation.seed_statistics import Interval
-from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.metrics import groups
-from multigrid_rl.players.cards import PlayerError, sha256_of
+from multigrid_rl.config.scenario import Strict
+from multigrid_rl.files import csv_text, json_text, safe_cell, write_atomic
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.no_opponents import game_of
 from multigrid_rl.players.places import place_of, sides_of
-from multigrid_rl.text import ConfigError, expected, first_error, unknown
-from multigrid_rl.trust import agents_trusted, check_code, strangers
-from multigrid_rl.types import EpisodeTable, Policy, RunError, Seats
+from multigrid_rl.text import ConfigError, expected, first_error, printable
+from multigrid_rl.trust import agents_trusted, strangers
+from multigrid_rl.types import EpisodeTable, RunError, Seats
 
-#: Episodes of an exam: the default of bundles at red/blue doors, the maximum of programs, the default of other games,
-#: and of games with one team.
-EPISODES, PROGRAM_EPISODES, GAMES, SOLO_EPISODES = 20_000, 1_000, 1_000, 100
+#: Episodes of an exam: the maximum of programs, the default of other games than red/blue doors, and of games with one
+#: team.
+PROGRAM_EPISODES, GAMES, SOLO_EPISODES = 1_000, 1_000, 100
 #: Limits of programs: one answer covers all games of an exam's side; the total, one opponent from one side.
 LIMITS = Limits(step_s=10.0, total_s=300.0)
-
-
-class Check(Bound):
-    """A bound on a metric, and its points: all or none, or with ``from`` and ``full`` in proportion between them."""
-
-    points: float = Field(ge=0)
-    #: The value ``from`` for 0 points. The bound is then ``full``, and the comparison follows from their order.
-    start: float | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _ramp(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or not {"from", "full", "start"} & values.keys():
-            return values
-        fields = {key: value for key, value in values.items() if key not in ("from", "full", "at_least", "at_most")}
-        ends = (values.get("from"), values.get("full"))
-        numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
-        if fields.keys() | {"from", "full"} != values.keys() or "start" in fields or len({*numbers}) != 2:
-            raise ValueError(
-                expected("from, full", "two numbers, and neither at_least nor at_most", f"{ends[0]}, {ends[1]}")
-            )
-        return {**fields, "start": ends[0], "at_least" if numbers[0] < numbers[1] else "at_most": ends[1]}
-
-    @model_validator(mode="after")
-    def _can_be_measured(self) -> "Check":
-        if self.metric not in known_metrics():
-            raise ValueError(unknown("metric", self.metric, known_metrics()))
-        return self
-
-    def worth(self, value: float) -> float:
-        """Return the points for a value."""
-        if self.start is not None:
-            share = (value - self.start) / (self.bound - self.start)
-            return round(self.points * min(max(share, 0.0), 1.0), 2)
-        is_met = value <= self.bound if self.comparison == "<=" else value >= self.bound
-        return self.points if is_met else 0.0
-
-    def row_of(self, values: list[Interval]) -> dict[str, Any]:
-        """Return a row of the result; ``None`` marks missing measurements."""
-        row: dict[str, Any] = {"check": str(self), "of": self.points}
-        if not values:
-            return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
-        # The worst of several seats decides and is shown.
-        worst = max(values, key=lambda v: v.value) if self.comparison == "<=" else min(values, key=lambda v: v.value)
-        unknown = self.metric == ENTROPY or worst.high == float("inf")
-        least, most = sorted(map(self.worth, (worst.low, worst.high)))
-        points = min(self.worth(value.value) for value in values)
-        return row | {
-            "value": round(worst.value, 4),
-            "interval": None if unknown else [round(worst.low, 4), round(worst.high, 4)],
-            "met": points == self.points,
-            "points": points,
-            "least": min(least, points),
-            "most": most,
-            # All points or none, and the interval holds the bound: other games might decide otherwise.
-            "close": self.start is None and least < most,
-        }
-
-    def __str__(self) -> str:
-        """Return for example ``win/* >= 0.9``, or ``win/* from 0.3 to 0.5``."""
-        bound = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
-        return f"{self.metric} {bound}"
-
-
-class Exam(Part):
-    """Games against one opponent, and the checks on them."""
-
-    name: str
-    opponent: str | None = None
-    sides: Literal["own", "other", "both"] = "own"
-    episodes: int = Field(default=EPISODES, ge=100, le=1_000_000)
-    checks: list[Check] = Field(min_length=1)
-
-
-class Rubric(Part):
-    """Rules for grading a bundle."""
-
-    scenario: str
-    mode: Mode = "stochastic"
-    #: The bundle's team; the first one of a game without red.
-    team: str = "red"
-    seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
-    pass_points: float
-    hand_in: Literal["bundle", "agent", "both"] = "both"
-    #: No points for a player of the catalogue, an earlier hand-in, or a near copy of one.
-    refuse_known: bool = False
-    exams: list[Exam] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _can_be_passed(self) -> "Rubric":
-        if not 0 < self.pass_points <= self.points:
-            raise ValueError(
-                expected("pass_points", f"above 0 to {self.points:g}, all there are", f"{self.pass_points:g}")
-            )
-        return self
-
-    @property
-    def points(self) -> float:
-        """Sum of all points."""
-        return sum(check.points for exam in self.exams for check in exam.checks)
-
-    @property
-    def sha256(self) -> str:
-        """Hash of everything but the seed, and of whether copies are graded."""
-        return sha256_of(self.model_dump_json(exclude={"seed", "refuse_known"}).encode())
-
-    def teams_of(self, exam: Exam, sides: Sequence[str]) -> list[str]:
-        """Return the bundle's teams among a game's ``sides`` in an exam."""
-        others = [side for side in sides if side != self.team]
-        return {"own": [self.team], "other": others, "both": [self.team, *others]}[exam.sides]
-
-
-def read_rubric(path: Path) -> Rubric:
-    """Read a rubric and check its games. Raises ``ConfigError`` with key and value of an unusable setting."""
-    try:
-        rubric = Rubric.model_validate(read_plain_yaml(path))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error)}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
-    for number, exam in enumerate(rubric.exams):
-        _check_exam(rubric, exam, f"{path}: exams.{number}")
-    spec = _game(rubric)[1]
-    sides = sides_of(spec)
-    if rubric.team not in sides:
-        if "team" in rubric.model_fields_set:
-            raise ConfigError(expected(f"{path}: team", " or ".join(sides), rubric.team))
-        rubric = rubric.model_copy(update={"team": sides[0]})
-    for exam in rubric.exams:
-        for team in rubric.teams_of(exam, sides):
-            rivals(exam.opponent, team, spec, path.parent)
-    return rubric
-
-
-def _check_exam(rubric: Rubric, exam: Exam, key: str) -> None:
-    """Raise ``ConfigError`` for an opponent, side or metric that the exam's game does not have."""
-    scenario, spec = _game(rubric)
-    for name, wanted in ({"opponent": None, "sides": "own"} if len(sides_of(spec)) == 1 else {}).items():
-        if getattr(exam, name) != wanted:
-            requirement = f"{wanted or 'null'}, as in scenario={rubric.scenario} nobody meets"
-            raise ConfigError(expected(f"{key}.{name}", requirement, getattr(exam, name)))
-    config, specs = SimpleNamespace(scenario=scenario), place_of(spec).who(spec)
-    absent = {name: reason for group in groups("metrics") for name, reason in group.absent(config, specs).items()}
-    for check in exam.checks:
-        if check.metric in absent:
-            raise ConfigError(
-                expected(f"{key}.checks", "a metric of this scenario", f"{check.metric}: {absent[check.metric]}")
-            )
-
-
-def _game(rubric: Rubric) -> tuple[ScenarioConfig, Seats]:
-    scenario = load_scenario(rubric.scenario)
-    return scenario, game_of(scenario, [f"scenario={rubric.scenario}"])
+#: Its seed reveals the games: only the instructor should have it.
+KEY_FILE = "keep-to-yourself.json"
+RESULTS, FEEDBACK = "results", "feedback"
+#: In the feedback of a program.
+LEFT_OUT = "Entropy cannot be measured for a program: its check is left out, and the"
 
 
 @dataclass(frozen=True)
@@ -215,7 +80,7 @@ class Examiner:
     @cached_property
     def spec(self) -> Seats:
         """The game."""
-        return _game(self.rubric)[1]
+        return scenario_and_game(self.rubric.scenario)[1]
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -349,25 +214,168 @@ class Examiner:
 
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
     """Return an examiner that finds copies of the project's players and of ``earlier`` hand-ins."""
-    return Examiner(rubric, folder, originals_of(*_game(rubric), earlier), limits)
+    return Examiner(rubric, folder, originals_of(*scenario_and_game(rubric.scenario), earlier), limits)
 
 
-def rivals(name: str | None, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:
-    """Load players for the seats of all teams except ``team``; see :func:`opponents`. Raises ``ConfigError``."""
-    others = [other for other in sides_of(spec) if other != team]
-    if bool(others) == (name is None):
-        raise ConfigError(expected("opponent", "a player" if others else "none in a scenario with one team", name))
-    return {seat: player for other in others for seat, player in opponents(str(name), other, spec, folder).items()}
+# --- a class
 
 
-def opponents(name: str, team: str, spec: Seats, folder: Path) -> dict[str, Policy]:
-    """Load players for the seats of ``team`` by name, or from the rubric's ``folder``, hidden from students."""
-    catalogue = Catalogue()
-    if code_of(name) is not None or is_agent(folder / name):
-        check_code("opponent", [name], "a player of this project")
-    if name in BUILT_IN or code_of(name) is not None:
-        return {seat: catalogue.seat(name, spec, seat).player for seat in spec.seats_of(team)}
+class _Key(Strict):
+    """Rubric and seed of a class: the same games in every session."""
+
+    format: int = Field(default=1, ge=1, le=1)
+    rubric_sha256: str
+    seed: int
+
+
+def check_hand_in(path: Path) -> None:
+    """Raise ``PlayerError`` or ``ConfigError`` where nothing is graded by the caller's mistake, not a student's."""
+    if not path.is_dir() and (path.suffix.lower() != ZIP or not path.exists()):
+        raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
+    if path.is_dir():
+        try:
+            folder_kind(path)
+        except PlayerError:  # without folders: an unplayable hand-in, which gets no points
+            if folders := [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] not in "._"]:
+                first = printable(folders[0].name)
+                wanted = "a folder with a bundle or an agent; -o grades.csv grades each folder in it"
+                raise ConfigError(expected(path, wanted, f"one with other folders, {first} first")) from None
+
+
+def check_table(table: Path, folder: Path) -> None:
+    """Check that the hand-ins are neither in the gradebook nor around it. Raises ``PlayerError``."""
+    handed_in, home = folder.resolve(), table.with_suffix("").resolve()
+    if handed_in.is_relative_to(home):
+        wanted = f"another name: the folder beside it, {home.name}/, is for results, and holds what was handed in"
+        raise PlayerError(expected("--output", wanted, table))
+    if home.is_relative_to(handed_in):
+        raise PlayerError(expected("--output", f"a place outside of {folder}, which holds what was handed in", table))
+
+
+def grade_class(
+    table: Path, hand_ins: list[Submission], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
+) -> list[dict[str, Any]]:
+    """Grade a class and write its table; unchanged hand-ins with a grade are not played again.
+
+    A folder named after the CSV ``table`` holds all other files; a resumed class keeps its first seed. ``show`` gets
+    each name, its result, and whether it was graded now. Raises ``PlayerError``: the folder has other content, another
+    rubric or seed, or another grading uses it; ``OSError``.
+    """
+    home, results = table.with_suffix(""), []
+    with exclusive_lock(home):
+        examiner = replace(examiner, rubric=_seeded_rubric(home, examiner.rubric))
+        for hand_in in hand_ins:
+            earlier = _earlier_result(home, hand_in)
+            results.append(_grade_hand_in(home, hand_in, examiner) if earlier is None else earlier)
+            show(printable(hand_in.name), results[-1], earlier is None)
+        copies = _copies(hand_ins, results, examiner.originals)
+        write_atomic(table, _csv(hand_ins, results, examiner.rubric, copies).encode())
+    return results
+
+
+def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
+    """Return the rubric with the class's first seed."""
+    path = home / KEY_FILE
     try:
-        return load_team(catalogue.folder(name) if name in catalogue.entries else folder / name, spec, team)
-    except PlayerError as error:
-        raise ConfigError(f"opponent={name}: {error}") from error
+        key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
+    except ValidationError as error:
+        raise PlayerError(expected(path, "a gradebook's own file", first_error(error))) from error
+    if key is None:
+        if any(home.iterdir()):
+            raise PlayerError(expected(home, "a new folder, or grades to resume", "something else"))
+        key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
+        write_atomic(path, key.model_dump_json().encode())
+        path.chmod(0o600)
+    if "seed" not in rubric.model_fields_set:
+        rubric = rubric.model_copy(update={"seed": key.seed})
+    if (key.rubric_sha256, key.seed) != (rubric.sha256, rubric.seed):
+        raise PlayerError(expected(home, "the rubric and seed it began with, or another -o", "other ones"))
+    return rubric
+
+
+def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
+    """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
+    try:
+        result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
+        unchanged = result["files_sha256"] == folder_sha256(hand_in.folder)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return result if unchanged else None
+
+
+def _grade_hand_in(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any]:
+    files = None
+    with suppress(PlayerError):
+        files = folder_sha256(hand_in.folder)  # hashed before grading: a later change is graded next time
+    result = examiner.result(hand_in)
+    if not result["problem"]:  # failures are played again
+        result["files_sha256"] = files
+    # The result is written last and marks a complete grade.
+    write_atomic(_file(home, hand_in, FEEDBACK, ".md"), feedback(result).encode())
+    write_atomic(_file(home, hand_in, RESULTS, ".json"), json_text(result).encode())
+    return result
+
+
+def _file(home: Path, hand_in: Submission, kind: str, suffix: str) -> Path:
+    return home / kind / f"{filed_name(hand_in.name)}{suffix}"
+
+
+def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals: Originals) -> list[str]:
+    """Return, for each hand-in, the originals among other hand-ins and known players."""
+    fingerprints: dict[str, Fingerprint] = {}
+    for hand_in in hand_ins:
+        with suppress(PlayerError):
+            fingerprints[hand_in.name] = originals.fingerprint(hand_in.folder)
+    rows = []
+    for name, result in zip((hand_in.name for hand_in in hand_ins), results, strict=True):
+        copies = [Similar(**row) for row in result.get("same_as", [])]  # includes an agent's answers
+        if name in fingerprints:
+            others = {other: fingerprint for other, fingerprint in fingerprints.items() if other != name}
+            copies += originals.similar(fingerprints[name], others)
+        rows.append("; ".join(dict.fromkeys(map(str, copies))))
+    return rows
+
+
+def feedback(result: dict[str, Any]) -> str:
+    """Return the feedback of a student in Markdown: each check, its measurement, and its points.
+
+    It contains no text from an agent, and no name of a hidden opponent.
+    """
+    lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
+    lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that were not seen before."]
+    if result["problem"]:
+        lines += ["", "It could not be played:", "", f"    {result['feedback_problem']}"]
+    elif result["measurable"] < result["of"]:
+        lines += ["", f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}."]
+    if result.get("close"):
+        lines += ["", "Too close to call: other games of the same kind might decide otherwise whether it passes."]
+    for exam in result["exams"]:
+        lines += ["", f"## {exam['name']}", ""]
+        opponent = "a hidden opponent" if exam["hidden"] else exam["opponent"]
+        played = f"games against {opponent}, sides: {exam['sides']}" if opponent else "episodes"
+        lines += [f"{exam['episodes']:,} {played}.", ""]
+        lines += ["| check | measured | 95 % | points |", "|---|---:|---:|---:|"]
+        for check in exam["checks"]:
+            lines.append(f"| {' | '.join(check_cells(check)).replace('*', '&#42;')} |")
+    return "\n".join(lines) + "\n"
+
+
+def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return a check's name, measurement, 95 % interval, and points."""
+    if check["points"] is None:
+        return check["check"], "not measured", "-", "left out"
+    interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
+    close = ", too close to call" if check["close"] else ""
+    return check["check"], f"{check['value']:.3f}", interval, f"{check['points']:g} of {check['of']:g}{close}"
+
+
+def _csv(hand_ins: list[Submission], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
+    checks, rows = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks], []
+    for hand_in, result, copy in zip(hand_ins, results, copies, strict=True):
+        points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
+        texts = {"student": hand_in.name, "problem": result["problem"] or "", "same_as": copy}
+        row = {key: result.get(key) for key in ("student", "points", "of", "passed")}
+        row |= dict(zip(checks, points, strict=True))
+        row |= {key: safe_cell(printable(text)) for key, text in texts.items()}
+        rows.append(row | {"feedback": f"{FEEDBACK}/{filed_name(hand_in.name)}.md"})
+    return csv_text(rows)

@@ -48,11 +48,7 @@ class Submission(NamedTuple):
 def hand_ins(folder: Path, scratch: Path) -> list[Submission]:
     """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
 
-    ``scratch``: folder for unpacked zip files.
-
-    Raises:
-        PlayerError: no such folder, or nothing in it.
-        ScratchError: there is no room for unpacked files.
+    Zip files are unpacked below ``scratch``. Raises ``PlayerError``: no folder, or nothing in it; ``ScratchError``.
     """
     try:
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
@@ -140,12 +136,7 @@ def _inner_paths(folder: Path) -> list[Path]:
 
 
 def _unpack(path: Path, target: Path, room: Counter[str]) -> Path:
-    """Unpack a stranger's zip file into the new folder ``target``, and nowhere else.
-
-    Raises:
-        PlayerError: no zip file, or one with links, with paths that lead out of it, or with too many files.
-        ScratchError: there is no room for it.
-    """
+    """Unpack a stranger's zip file into the new folder ``target``, and nowhere else. Raises as :func:`hand_ins`."""
     try:
         if (size := path.stat().st_size) > MAX_FOLDER_BYTES:
             raise PlayerError(expected(path, f"at most {MAX_FOLDER_BYTES} bytes", size))

@@ -22,15 +22,7 @@ NETWORKS_FILE = "networks.json"
 
 
 class Player:
-    """One network on its seats, with its memory of all games.
-
-    Args:
-        row: of ``networks.json``.
-        space: of the network's observations.
-        outputs: number of the network's outputs.
-        seats: one, or all seats of a team for which it acts at once.
-        games: their number.
-    """
+    """One network of a ``row`` of ``networks.json`` on a seat, or all seats of a team, with its memory of all games."""
 
     def __init__(
         self, row: dict[str, Any], space: spaces.Space[Any], outputs: int, seats: list[str], games: int

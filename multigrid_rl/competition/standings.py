@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.bradley_terry import MEAN, SCALE, Pairs, strengths
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.competition.entries import CupConfig, Entry
+from multigrid_rl.competition.likelihoods import MEAN, SCALE, Pairs, strengths
 from multigrid_rl.evaluation.cup_results import (
     CupResults,
     EntryResult,
@@ -293,11 +293,9 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
     faults: dict[str, Fault] = {}
     for p in pairings:
         if p.at_fault == entry.name:
-            reason, games = str(p.reason), p.count(_FORFEITED)
-            if (fault := faults.get(reason)) is None:
-                faults[reason] = Fault(red=p.red, blue=p.blue, games=games, reason=reason)
-            else:
-                fault.games, fault.pairings = fault.games + games, fault.pairings + 1
+            reason = str(p.reason)
+            fault = faults.setdefault(reason, Fault(red=p.red, blue=p.blue, pairings=0, games=0, reason=reason))
+            fault.games, fault.pairings = fault.games + p.count(_FORFEITED), fault.pairings + 1
     keys = ("name", "kind", "sha256", "env_steps", "about", "problem", "same_as")
     fields = {key: getattr(entry, key) for key in keys}
     spent = [p.seconds[entry.name] for p in pairings if entry.name in p.seconds]

@@ -29,7 +29,7 @@ from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPair
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, player_name
 from multigrid_rl.serve.rating import compute_ratings
-from multigrid_rl.serve.supervisor import ServedFolder, links_of, open_prepared
+from multigrid_rl.serve.supervisor import ServedFolder, open_prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 
@@ -58,8 +58,8 @@ def verify(context: AdminContext) -> dict[str, Any]:
     """Compute the ladder from all games and compare it; compare files with their hashes; replay pairings."""
     place, queue = context.place, context.queue
     judge = Judge(place.course, place.course_folder, place.home, queue.secrets())
-    snapshot = queue.snapshot(by_wins=judge.config.rated)
-    ratings = compute_ratings(snapshot.games, snapshot.anchors, by_wins=judge.config.rated)
+    results, anchors, _ = queue.snapshot(by_wins=judge.config.rated)
+    ratings = compute_ratings(results, anchors, by_wins=judge.config.rated)
     with queue.reading() as session:
         stored = {r.hand_in_id: (r.rating, r.low, r.high, r.games) for r in session.scalars(select(Rating))}
         rows = {row.id: row for row in session.scalars(select(HandIn))}
@@ -241,7 +241,7 @@ def final(context: AdminContext) -> dict[str, Any]:
 
 def export(context: AdminContext) -> dict[str, Any]:
     """Write a table for another system."""
-    from multigrid_rl.serve.instructor_pages import EXPORTS, GRADESCOPE, export_table
+    from multigrid_rl.serve.people_pages import EXPORTS, GRADESCOPE, export_table
 
     name = context.arguments[0] if context.arguments else "ladder.csv"
     if name not in (*EXPORTS, GRADESCOPE):
@@ -256,8 +256,9 @@ def export(context: AdminContext) -> dict[str, Any]:
 
 def links(context: AdminContext) -> str:
     """Return all personal links, as a CSV."""
-    found = links_of(context.queue, context.url)
-    return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link} for p, link in found])
+    queue, url = context.queue, context.url
+    people = [person for person in queue.people() if not person.forgotten]
+    return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": queue.link(p, url)} for p in people])
 
 
 @contextmanager

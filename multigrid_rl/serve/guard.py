@@ -126,14 +126,13 @@ class Pace:
         return 0.0
 
 
-def same_site(headers: object, host: str) -> bool:
+def same_site(headers: Mapping[str, str], host: str) -> bool:
     """Return whether a request comes from a page of this site, by the headers of its browser.
 
     Browsers send ``Origin`` with every form, and newer ones ``Sec-Fetch-Site``; a program sends neither.
     (https://cheatsheetseries.owasp.org/cheatsheets/Cross-Site_Request_Forgery_Prevention_Cheat_Sheet.html)
     """
-    header: Callable[[str], str | None] = headers.get  # type: ignore[attr-defined]
-    site, origin = header("sec-fetch-site"), header("origin")
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     return site in (None, "same-origin", "none") and (origin is None or origin.partition("://")[2] == host)
 
 

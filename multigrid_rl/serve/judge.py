@@ -16,19 +16,19 @@ from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import about, read_cards
 from multigrid_rl.competition.copies import Fingerprint, Originals
 from multigrid_rl.competition.cup import check_agents, describe_difference, forfeit, play_pairing
-from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scenario_of
+from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scenario_and_game
 from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, named_entry, probe_entry
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
-from multigrid_rl.competition.grading import Examiner, examiner_of, read_rubric
+from multigrid_rl.competition.grading import Examiner, examiner_of
 from multigrid_rl.competition.hand_ins import hand_in, hand_ins, reason_of
 from multigrid_rl.competition.likeness import originals_of
+from multigrid_rl.competition.rubric import read_rubric
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import atomic_path
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.classes import check_not_class
-from multigrid_rl.players.no_opponents import game_of
-from multigrid_rl.runs.players import scenario_of as scenario_of_card
+from multigrid_rl.runs.players import scenario_of
 from multigrid_rl.serve.course import Course, read_course
 from multigrid_rl.text import ConfigError, expected, printable, shown
 from multigrid_rl.trust import agents_trusted
@@ -48,8 +48,6 @@ class Verdict:
 
     lines: tuple[str, ...]  # of passed checks, in order
     problem: str | None  # the reason if it does not play, in a line
-    kind: str = ""  # of the entry
-    sha256: str = ""  # of its files
     seconds: float = 0.0  # of a program's answers, without its starts
 
     @property
@@ -75,8 +73,7 @@ class Judge:
         overrides = [*course.overrides]
         if overrides and not any(word.startswith(("scenario=", "env_id=")) for word in overrides):
             overrides = [f"scenario={course.scenario}", *overrides]
-        self.scenario = scenario_of(course.scenario, overrides)
-        spec = game_of(self.scenario, overrides or [f"scenario={course.scenario}"])
+        self.scenario, spec = scenario_and_game(course.scenario, overrides)
         bounds = course.limits
         limits = Limits(bounds.start_s, bounds.step_s, bounds.total_s, bounds.memory_mb)
         seeds = secrets or {"seed": str(CHECK_SEED), "agents_key": "check", "rubric_seed": "0"}
@@ -165,11 +162,11 @@ class Judge:
                 continue
             if pairing.reason is not None:
                 line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
-                return Verdict(tuple(lines), line, entry.kind, str(entry.sha256), spent)
+                return Verdict(tuple(lines), line, spent)
             sides.update((side, None) for player, side in meeting.teams(config) if player is entry)
             lines.append(line)
         lines += [f"ok: plays {config.scenario} as {' and as '.join(sides)}"] if sides else []
-        return Verdict(tuple(lines), None if sides else "it plays no side", entry.kind, str(entry.sha256), spent)
+        return Verdict(tuple(lines), None if sides else "it plays no side", spent)
 
     # --- pairings
 
@@ -256,13 +253,8 @@ class Judge:
 def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path | None) -> Iterator[str]:
     """Yield lines about a folder or zip file to be handed in, as its checks pass; the last one says "ok".
 
-    Args:
-        path: of a bundle or an agent.
-        scenario: the game; by default the one that a bundle was trained in, 1v1 for an agent.
-        rookie: its opponent.
-        course: file that gives both, and the limits of a program.
-
-    Raises ``PlayerError``, ``ConfigError``: what is wrong with it, in one line.
+    A bundle plays the scenario that it was trained in by default, an agent 1v1. ``course`` is a file that gives
+    scenario, ``rookie`` and a program's limits. Raises ``PlayerError``, ``ConfigError``: what is wrong, in one line.
     """
     if not path.exists():
         check_not_class("folder", str(path))
@@ -273,7 +265,7 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
             raise PlayerError(found.problem)
         yield from about(found.folder)
         card = None if is_agent(found.folder) else next(iter(read_cards(found.folder).values()))
-        scenario_name = scenario or (scenario_of_card(card) if card is not None and card.kind.rivals else None)
+        scenario_name = scenario or (scenario_of(card) if card is not None and card.kind.rivals else None)
         if card is not None and card.env is not None and not (scenario_name or course):
             command = f"multigrid-rl evaluate {shlex.quote(shown(str(path)))} plays it there"
             hint = command if card.kind.judged else f"of {card.env.package}, where none is played"

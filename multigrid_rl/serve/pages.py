@@ -1,22 +1,28 @@
-"""Pages of students: the ladder, entries and their matches, a person's hand-ins."""
+"""Pages about games and hand-ins: the ladder, entries and their matches, a person's hand-ins, uploads."""
 
 import hashlib
 import json
+import re
+import shutil
+import zipfile
 from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 
+from multigrid_rl.competition.folders import Scratch, inner_path
 from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
-from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
-from multigrid_rl.serve.store import GameSummary, RefusedError, Row, deadline_result, visible_rows
+from multigrid_rl.serve.store import Row, deadline_result, visible_rows
 from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import ConfigError, expected, shown
 
 DONE = ("rated", "refused")
 #: Fields of a hand-in in JSON.
@@ -123,20 +129,20 @@ def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
     """Return all opponents of an entry, the most played first."""
     by_opponent: dict[int, Matchup] = {}
     for game in visit.site.store.games_of(hand_in.id):
-        first = game.red_id == hand_in.id
-        other = game.blue_id if first else game.red_id
+        first = game.red == hand_in.id
+        other = game.blue if first else game.red
         if other not in by_opponent:
             by_opponent[other] = Matchup(display_name(visit, other), Counter(), Counter(), [])
-        outcomes = game.letters if first else game.letters.translate(_SIDES_SWAPPED)
+        outcomes = game.outcomes if first else game.outcomes.translate(_SIDES_SWAPPED)
         counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
         (by_opponent[other].first if first else by_opponent[other].second).update(counts)
-        if game.has_replays and _may_watch(visit, game):
+        if game.has_replays and _may_watch(visit, game.red, game.blue):
             by_opponent[other].games.append(game.id)
     return sorted(by_opponent.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 
-def _may_watch(visit: Visit, game: StoredPairing | GameSummary) -> bool:
-    ids = [number for number in (game.red_id, game.blue_id) if number]
+def _may_watch(visit: Visit, red: int, blue: int) -> bool:
+    ids = [number for number in (red, blue) if number]
     public = visit.site.store.course.public.replays and {*ids} <= visible_ladder(visit).names.keys()
     return visit.teaches or public or any(_in_own_team(visit, number) for number in ids)
 
@@ -166,7 +172,7 @@ def match(visit: Visit) -> Response:
     from multigrid_rl.show.films import GameDrawing  # noqa: PLC0415
 
     game = visit.row_or_404(StoredPairing)
-    if not _may_watch(visit, game):
+    if not _may_watch(visit, game.red_id, game.blue_id):
         raise HTTPException(404)
     names = {f"h{number}": display_name(visit, number) for number in (game.red_id, game.blue_id) if number}
     pairing = Pairing.model_validate_json(game.pairing)
@@ -190,18 +196,10 @@ def match(visit: Visit) -> Response:
 # --- hand-ins
 
 
-def mine(visit: Visit) -> Response:
-    """Show the visitor's hand-ins, and forms to hand in."""
-    return _hand_ins(visit, visit.user, "My hand-ins")
-
-
-def student(visit: Visit) -> Response:
-    """Show the hand-ins of a student."""
-    person = visit.row_or_404(Person)
-    return _hand_ins(visit, person, person.name)
-
-
-def _hand_ins(visit: Visit, person: Person, title: str) -> Response:
+def hand_ins(visit: Visit) -> Response:
+    """Show the visitor's hand-ins with forms to hand in, or to instructors those of a student."""
+    is_own = "id" not in visit.request.path_params
+    person = visit.user if is_own else visit.row_or_404(Person)
     store, now = visit.site.store, visit.site.store.now()
     rows, course, code = store.history(person.id), store.course, person.code
     used = sum(hand_in.counts and hand_in.at > now - 3600 * course.quota.per_h for hand_in, _, _ in rows)
@@ -212,7 +210,8 @@ def _hand_ins(visit: Visit, person: Person, title: str) -> Response:
         if found.counting is not None:
             counts_for.setdefault(found.counting[0].id, []).append(deadline.name)
     return visit.page(
-        "mine.html", title, who=person, team=store.team(person.id).name, rows=rows, missed=missed, stands=counts_for,
+        "mine.html", "My hand-ins" if is_own else person.name, who=person, rows=rows, missed=missed, stands=counts_for,
+        team=store.team(person.id).name,
         left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=visit.site.url,
         due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
         frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(visit, person.id),
@@ -276,61 +275,83 @@ def hand_in(visit: Visit) -> Response:
     return page_if_changed((mark, bytes(page.body)), part)
 
 
-# --- signing in, signing out, being forgotten
+# --- uploads: a zip file or a folder by form, or a zip file in pieces, which are stored and not read
 
 
-def enter_page(visit: Visit) -> Response:
-    """Show a button to sign in: only opening the link, as programs do, changes nothing."""
-    token = visit.request.path_params["token"]
-    if (person := visit.site.person_of("link", token)) is None:
-        raise HTTPException(401)
-    return visit.page("enter.html", f"Sign in to {visit.site.store.course.title}", token=token, name=person.name)
+def take(visit: Visit) -> Response:
+    """Take a zip file or the files of a folder."""
+    files = [file for _, file in visit.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
+    if not files:
+        raise ConfigError("expected a zip file or a folder, got nothing")
+    with closing(Scratch()) as scratch:
+        name, upload = str(files[0].filename), scratch.path / "upload.zip"
+        if len(files) == 1 and name.lower().endswith(".zip"):
+            with upload.open("wb") as file:
+                shutil.copyfileobj(files[0].file, file)
+        else:
+            with zipfile.ZipFile(upload, "w") as archive:
+                for each in files:
+                    member = zipfile.ZipInfo(str(inner_path(Path("folder"), str(each.filename))))
+                    member.external_attr = 0o100700 << 16  # a browser does not say which files are programs
+                    with archive.open(member, "w") as inner:
+                        shutil.copyfileobj(each.file, inner)
+        row = visit.site.store.hand_in(visit.user.id, upload, name.replace("\\", "/").split("/")[0])
+    return JSONResponse({"hand_in": row.id}, 201) if visit.wants_json else RedirectResponse(f"/hand-in/{row.id}", 303)
 
 
-def enter(visit: Visit) -> Response:
-    """Sign a browser in."""
-    if (person := visit.site.person_of("link", str(visit.form.get("token", "")))) is None:
-        raise HTTPException(401)
-    session = visit.site.signer.issue("session", person.id, person.token_version)
-    answer = RedirectResponse("/mine", 303)
-    answer.set_cookie(value=session, max_age=int(KINDS["session"]), **visit.site.cookie)
-    return answer
+def _incoming(visit: Visit) -> Path:
+    """Return the file that joins the pieces of a person's upload: one upload at a time, to bound the disk space."""
+    name = visit.request.path_params["sha256"]
+    if not re.fullmatch("[0-9a-f]{64}", name):
+        raise HTTPException(404)
+    folder = visit.site.store.home / "incoming" / str(visit.user.id)
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in folder.iterdir():
+        if other.name != name:
+            other.unlink(missing_ok=True)
+    return Path(folder, name)
 
 
-def leave(visit: Visit) -> Response:
-    """Sign out here, or everywhere: revoke all links, tokens and sessions."""
-    if visit.form.get("everywhere"):
-        visit.site.store.revoke(visit.user.id)
-    answer = RedirectResponse("/", 303)
-    answer.delete_cookie(**visit.site.cookie)
-    return answer
+def received(visit: Visit) -> Response:
+    """Answer with the bytes of an upload so far."""
+    part = _incoming(visit)
+    return JSONResponse({"received": part.stat().st_size if part.exists() else 0})
 
 
-def token(visit: Visit) -> Response:
-    """Show a new token for ``multigrid-rl submit``."""
-    new_token = visit.site.signer.issue("token", visit.user.id, visit.user.token_version)
-    return visit.page("token.html", "A token for the command line", token=new_token, url=visit.site.url)
+def piece(visit: Visit) -> Response:
+    """Take a piece of an upload after the last one; hand in when it is complete."""
+    part, max_bytes = _incoming(visit), int(visit.site.store.course.quota.megabytes * 1e6)
+    start, end, total = _range(visit.request.headers.get("content-range", ""))
+    if total > max_bytes:
+        raise ConfigError(expected("upload", f"at most {max_bytes} bytes", total))
+    with visit.site.upload_lock:
+        size = part.stat().st_size if part.exists() else 0
+        if start == size and end - start + 1 == len(visit.body) and end < total:
+            with part.open("ab") as file:
+                file.write(visit.body)
+            size = end + 1
+    if size < total:
+        return JSONResponse({"received": size})
+    complete = part.with_name(f"{part.name}.whole")
+    with suppress(FileNotFoundError):  # the same piece twice: one of them hands in
+        part.rename(complete)
+        try:
+            if hashlib.sha256(complete.read_bytes()).hexdigest() != part.name:
+                raise ConfigError("expected the file with this SHA-256, got another: send it again")
+            name = shown(visit.request.headers.get("x-name", "upload.zip"))
+            return JSONResponse({"hand_in": visit.site.store.hand_in(visit.user.id, complete, name).id}, 201)
+        finally:
+            complete.unlink(missing_ok=True)
+    return JSONResponse({"received": 0})
 
 
-def privacy(visit: Visit) -> Response:
-    """Show which data is stored, and a form to be forgotten."""
-    due = visit.site.store.to_forget().get(visit.person.id) if visit.person else None
-    return visit.page("privacy.html", "What is kept, and for how long", due=due)
-
-
-def forget(visit: Visit) -> Response:
-    """Schedule the forgetting of the visitor in a week."""
-    sure = str(visit.form.get("sure", ""))
-    if sure.strip().lower() != "forget me":
-        raise RefusedError(expected("the field", "the words forget me", shown(sure) or "nothing"))
-    visit.site.store.request_forgetting(visit.user.id)
-    return RedirectResponse("/privacy#forget", 303)
-
-
-def keep(visit: Visit) -> Response:
-    """Cancel the forgetting of the visitor."""
-    visit.site.store.cancel_forgetting(visit.user.id, visit.user.id)
-    return RedirectResponse("/privacy#forget", 303)
+def _range(text: str) -> tuple[int, int, int]:
+    """Return start, end and total of ``bytes 0-99/1000``. Raises ``ConfigError``."""
+    if found := re.fullmatch("bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})", text):
+        start, end, total = map(int, found.groups())
+        if start <= end < total:
+            return start, end, total
+    raise ConfigError(expected("content-range", "bytes BEGIN-END/SIZE", shown(text)))
 
 
 # --- for machines
@@ -343,21 +364,17 @@ def health(visit: Visit) -> Response:
     return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 
-#: Pages of students and of everybody.
+#: Pages about games and hand-ins.
 PAGES = [
     Page("/", ladder, cached=True),
     Page("/entry/{id}", entry),
     Page("/match/{id}", match, pace="replay"),
-    Page("/mine", mine, "student"),
+    Page("/mine", hand_ins, "student"),
     Page("/hand-in/{id}", hand_in, "student"),
     Page("/hand-in/{id}/files", files, "student", pace="replay"),
-    Page("/student/{id}", student, "instructor"),
-    Page("/enter/{token}", enter_page, pace="enter"),
-    Page("/enter", enter, "", "POST", "enter"),
-    Page("/leave", leave, "student", "POST", "change"),
-    Page("/token", token, "student", "POST", "change"),
-    Page("/privacy", privacy),
-    Page("/forget", forget, "student", "POST", "change"),
-    Page("/keep", keep, "student", "POST", "change"),
+    Page("/student/{id}", hand_ins, "instructor"),
+    Page("/hand-in", take, "student", "POST", "upload", sends=True),
+    Page("/parts/{sha256}", received, "student"),
+    Page("/parts/{sha256}", piece, "student", "PUT", "pieces", sends=True),
     Page("/health", health),
 ]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import delete, or_, select, update
@@ -78,12 +79,6 @@ def _decode(text: str) -> bytes:
     return data
 
 
-def _draw_pseudonym(taken: set[str]) -> str:
-    while (name := f"player {secrets.randbelow(900_000) + 100_000}") in taken:
-        pass
-    return name
-
-
 class People(Store):
     """A store with people."""
 
@@ -112,7 +107,8 @@ class People(Store):
             if self._forgotten_code(session, enrolled.code) in known:  # asked to be forgotten, whatever the roster says
                 continue
             if (person := known.get(enrolled.code)) is None:
-                name = _draw_pseudonym(taken)
+                while (name := f"player {secrets.randbelow(900_000) + 100_000}") in taken:
+                    pass
                 taken.add(name)
                 session.add(Person(**enrolled._asdict(), pseudonym=name))
             else:
@@ -127,6 +123,15 @@ class People(Store):
         """Return the keyed hash that replaces a forgotten person's id."""
         secret = session.get_one(Setting, "secret").value
         return f"forgotten-{hmac.new(bytes.fromhex(secret), code.encode(), 'sha256').hexdigest()[:32]}"
+
+    @cached_property
+    def signer(self) -> Signer:
+        """The signer of the course's tokens."""
+        return Signer(bytes.fromhex(self.setting("secret")), self.now)
+
+    def link(self, person: Person, url: str) -> str:
+        """Return a person's link, at the server's address."""
+        return f"{url}/enter/{self.signer.issue('link', person.id, person.token_version)}"
 
     def people(self) -> list[Person]:
         """Return everybody, by name."""

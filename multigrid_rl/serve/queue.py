@@ -8,21 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
-from multigrid_rl.serve.rating import PairingResult
+from multigrid_rl.serve.rating import PairingResult, Ratings
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they import torch, which the pages do without
     from multigrid_rl.competition.cup_folder import Pairing
-    from multigrid_rl.serve.rating import Ratings
 
 #: Seconds of a lease without a heartbeat, and between heartbeats.
 LEASE_S, BEAT_S = 10.0, 2.0
@@ -48,12 +46,8 @@ class LostLeaseError(RunError):
     """Another worker has this job by now, and the result is discarded."""
 
 
-class QueueSnapshot(NamedTuple):
-    """Everything that ratings are computed from, at one moment."""
-
-    games: list[PairingResult]
-    anchors: list[int]
-    placed: list[int]  # hand-ins that have played all their first games
+#: Everything that ratings are computed from, at one moment: games, anchors, hand-ins that played all their first games.
+QueueSnapshot = tuple[list[PairingResult], list[int], list[int]]
 
 
 def player_name(row: HandIn) -> str:
@@ -197,11 +191,6 @@ class Queue(People):
 
     # --- results
 
-    def move_to_programs(self, job: Job) -> None:
-        """Hand a check over to the workers of programs."""
-        with self.finishing(job, run_again=lambda _: True) as session:
-            session.get_one(Job, job.id).lane = PROGRAM
-
     def save_check(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
         """Store that a hand-in plays, and add its games against the anchors."""
         with self.finishing(job) as session:
@@ -246,11 +235,6 @@ class Queue(People):
             if not session.scalar(select(exists().where(remaining))):
                 self.add_job(session, "rate", lane=BUNDLE, priority=FIRST)  # once for all games that end meanwhile
 
-    @cached_property
-    def _results_read(self) -> dict[int, PairingResult]:
-        """Results of pairings by number: games never change and are read once."""
-        return {}
-
     def snapshot(self, *, by_wins: bool) -> QueueSnapshot:
         """Return everything that ratings are computed from; ``by_wins``: games are won or lost."""
         with self.reading() as session:
@@ -260,32 +244,30 @@ class Queue(People):
             rows = select(HandIn.id).where(HandIn.state == "placing", HandIn.id.not_in(unfinished))
             placed = [] if anchors_play else list(session.scalars(rows))
             # Read last: these contain all first games of the placed ones, even if others write meanwhile.
-            ids = list(session.scalars(select(StoredPairing.id)))
-            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._results_read]):
-                self._results_read[number] = PairingResult.of(red, blue, pairing, by_wins=by_wins)
-        return QueueSnapshot([self._results_read[number] for number in ids], anchors, placed)
+            return self.pairings(session, by_wins=by_wins), anchors, placed
 
     def save_ratings(
         self, job: Job, snapshot: QueueSnapshot, ratings: Ratings, by_anchors: Ratings | None = None
     ) -> None:
         """Store ratings, and those from games against anchors alone; placed hand-ins are on the ladder from now on."""
+        played, _, placed = snapshot
 
         def has_new_games(session: Session) -> bool:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `save_pairings`
-            return session.scalar(select(func.count(StoredPairing.id))) != len(snapshot.games)
+            return session.scalar(select(func.count(StoredPairing.id))) != len(played)
 
         with self.finishing(job, run_again=has_new_games) as session:
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
-            for row in session.scalars(select(HandIn).where(HandIn.id.in_(snapshot.placed), HandIn.state == "placing")):
+            for row in session.scalars(select(HandIn).where(HandIn.id.in_(placed), HandIn.state == "placing")):
                 if row.id in ratings:
                     self.set_state(session, row, "rated")
                     if row.person_id is not None:
                         self.add_job(session, "copies", row.id)
                         if self.course.rubric is not None:
                             self.add_job(session, "grade", row.id)
-            self.add_event(session, "ladder", f"{len(snapshot.games)} pairings")
+            self.add_event(session, "ladder", f"{len(played)} pairings")
 
     def save_grade(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
         """Store the grade of a hand-in: the result, its text, and the student's feedback."""

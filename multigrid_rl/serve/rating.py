@@ -5,21 +5,16 @@ and keep their ratings: a growing ladder does not drift. Intervals are not from 
 sandwich estimate with games of one number as a cluster (https://doi.org/10.2307/1912526).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.competition.bradley_terry import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
+from multigrid_rl.competition.likelihoods import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
 from multigrid_rl.metrics import interval_of, student_quantiles
 
-_POINTS = {"R": 1.0, "b": 1.0, "D": 0.5, "B": 0.0, "r": 0.0}
 _PLAYED = "RBD"
-#: The same by the code of a letter, and whether there was a game.
-_BY_CODE, _COUNTS = (
-    np.array([of.get(chr(code), 0.0) for code in range(128)]) for of in (_POINTS, dict.fromkeys(_POINTS, 1.0))
-)
 
 
 class PairingResult(NamedTuple):
@@ -31,12 +26,8 @@ class PairingResult(NamedTuple):
     outcomes: str  # a letter a game
     return_red: Sequence[float] = ()  # of each game, where nobody wins
     return_blue: Sequence[float] = ()
-
-    @classmethod
-    def of(cls, red: int, blue: int, pairing: Mapping[str, Any], *, by_wins: bool = True) -> "PairingResult":
-        """Return the result of a cup's ``Pairing`` in JSON; ``by_wins``: games are won or lost."""
-        returns = () if by_wins else (pairing["return_red"], pairing["return_blue"])
-        return cls(red, blue, pairing.get("side", ""), pairing["outcomes"], *returns)
+    id: int = 0
+    has_replays: bool = False  # there are games to look at
 
 
 class RatingInterval(NamedTuple):
@@ -104,8 +95,9 @@ def _pairs_of(results: list[PairingResult], index: dict[int, int]) -> tuple[Pair
     points, games = np.zeros((len(keys), longest)), np.zeros((len(keys), longest))
     for result in results:
         one, two = index[result.red], index[result.blue]
-        k, letters = row[min(one, two), max(one, two)], np.frombuffer(result.outcomes.encode(), np.uint8)
-        won, played = _BY_CODE[letters], _COUNTS[letters]
+        k, letters = row[min(one, two), max(one, two)], np.frombuffer(result.outcomes.encode(), "S1")
+        played = (letters != b"-").astype(float)
+        won = ((letters == b"R") | (letters == b"b")) + 0.5 * (letters == b"D")
         points[k, : len(letters)] += won if one < two else played - won
         games[k, : len(letters)] += played
     one, two = np.array(keys, np.intp).T
@@ -138,7 +130,7 @@ def _mean_returns(results: list[PairingResult], anchors: set[int]) -> dict[int, 
     """Return mean returns against ``anchors``; a forfeited game counts as the worst one of any player in that role."""
     rows_by_player: dict[int, list[tuple[str, str, Sequence[float]]]] = {}
     worst: dict[str, float] = {}
-    for red, blue, side, outcomes, return_red, return_blue in results:
+    for red, blue, side, outcomes, return_red, return_blue, *_ in results:
         roles = [(red, blue, return_red, side), (blue, red, return_blue, f"not {side}")]
         for player, rival, returns, role in roles:
             if player and rival in anchors:

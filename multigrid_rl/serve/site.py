@@ -6,10 +6,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -32,9 +32,8 @@ from multigrid_rl import __version__
 from multigrid_rl.competition.folders import MAX_FOLDER_FILES
 from multigrid_rl.serve.database import Person
 from multigrid_rl.serve.guard import MAX_CONNECTIONS, Guard, Pace, patient_protocol, same_site
-from multigrid_rl.serve.people import Signer
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.store import RefusedError, TableRow
+from multigrid_rl.serve.store import TableRow
 from multigrid_rl.show.page import SCRIPTS, STYLES, TEXT_SCRIPTS, asset_text, templates
 from multigrid_rl.text import ConfigError, PlayerError, one_line
 
@@ -75,11 +74,6 @@ class Site:
     previous_cache: dict[Any, Any] = field(default_factory=dict)  # before the last event
     refreshed_at: float = -_FRESH_S
     changed_at: float = 0.0
-
-    @cached_property
-    def signer(self) -> Signer:
-        """The signer of the course's tokens."""
-        return Signer(bytes.fromhex(self.store.setting("secret")), self.store.now)
 
     @property
     def secure(self) -> bool:
@@ -122,13 +116,9 @@ class Site:
             value = cache[key] = make()
         return value
 
-    def link(self, person: Person) -> str:
-        """Return a person's link."""
-        return f"{self.url}/enter/{self.signer.issue('link', person.id, person.token_version)}"
-
     def person_of(self, kind: str, token: str) -> Person | None:
         """Return the person of a token; ``None``: an invalid or revoked one."""
-        if (signed := self.signer.read(kind, token)) is None:
+        if (signed := self.store.signer.read(kind, token)) is None:
             return None
         number, version = signed
         person: Person | None = self.cached(("person", number), lambda: self.store.get(Person, number))
@@ -186,7 +176,7 @@ class Visit(NamedTuple):
             {"lead": "", **content}, title=title, course=self.site.store.course, person=self.person,
             pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[],
             now=self.site.store.now(),
-            form=self.site.signer.form_secret(self.session) if self.session else "", teaches=self.teaches,
+            form=self.site.store.signer.form_secret(self.session) if self.session else "", teaches=self.teaches,
         )  # fmt: skip
         return HTMLResponse(text, status)
 
@@ -282,7 +272,7 @@ def cached_page(visit: Visit, make: Callable[[], CachedPage]) -> Response:
 async def _cached_response(site: Site, page: Page, request: Request) -> Response:
     """Answer with a page of :func:`cached_page`, without a thread or the store; make missing ones one by one."""
     session, part = request.cookies.get(site.cookie["key"], ""), request.query_params.get("part")
-    readable = "authorization" not in request.headers and (not session or site.signer.read("session", session))
+    readable = "authorization" not in request.headers and (not session or site.store.signer.read("session", session))
     key = (request.url.path, part is None, session)
     if readable and (found := site.page(key, stale=site.page_lock.locked())) is not None:
         return page_if_changed(found, part)
@@ -299,9 +289,7 @@ async def _respond(site: Site, page: Page, request: Request) -> Response:
     if page.method == "GET":
         return await run_in_threadpool(lambda: page.answer(_identify(site, page, request)))
     visit = await run_in_threadpool(_identify, site, page, request)
-    if not page.sends:
-        return await _respond_with_body(site, page, visit)
-    with site.upload_of(visit.user):
+    with site.upload_of(visit.user) if page.sends else nullcontext():
         return await _respond_with_body(site, page, visit)
 
 
@@ -311,7 +299,7 @@ async def _respond_with_body(site: Site, page: Page, visit: Visit) -> Response:
     if page.method == "PUT":
         return await run_in_threadpool(page.answer, visit._replace(body=await request.body()))
     async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # slow senders block nobody
-        if visit.session and not site.signer.form_is_valid(visit.session, str(form.get("form", ""))):
+        if visit.session and not site.store.signer.form_is_valid(visit.session, str(form.get("form", ""))):
             raise HTTPException(403, "expected a form of this site that is not out of date: go back and load it again")
         async with site.uploading:
             return await run_in_threadpool(page.answer, visit._replace(form=form))
@@ -327,7 +315,7 @@ _ERROR_TEXTS = {
     500: ("The server made a mistake", "It is noted, and costs no hand-in. Try again."),
 }
 #: Faults of the visitor, with a message of one line.
-_REFUSED = (RefusedError, PlayerError, ConfigError)
+_REFUSED = (PlayerError, ConfigError)
 _NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My hand-ins"
 
 

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate, combinations
@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session, defer, sessionmaker
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Deadline
 from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
-from multigrid_rl.text import expected, printable
+from multigrid_rl.serve.rating import PairingResult
+from multigrid_rl.text import ConfigError, expected, printable
 
 #: Seconds in which a state should be over; the pages show overdue hand-ins.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
@@ -36,10 +37,6 @@ _UNLISTED_EVENTS = ("checking", "placing", "played", "fault")
 _BATCH_SIZE = 100
 #: A table's row.
 TableRow = TypeVar("TableRow")
-
-
-class RefusedError(ValueError):
-    """A hand-in that is not taken; the message is one line for its author."""
 
 
 class Row(NamedTuple):
@@ -68,16 +65,6 @@ class Row(NamedTuple):
     def plays(self) -> bool:
         """Whether it is a hand-in with files: its author is not forgotten."""
         return self.person is not None and not self.person.forgotten
-
-
-class GameSummary(NamedTuple):
-    """A pairing as pages show it."""
-
-    id: int
-    red_id: int
-    blue_id: int
-    letters: str  # a letter a game
-    has_replays: bool  # there are games to look at
 
 
 class Team(NamedTuple):
@@ -111,7 +98,7 @@ class Store:
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
         self.home, self.course, self.now = home, course, now
-        self._outcomes: dict[int, GameSummary] = {}  # games never change and are read once
+        self._results_read: dict[tuple[int, bool], PairingResult] = {}  # games never change and are read once
         self.engine = engine_of(url)
         #: Makes sessions, each with one snapshot of the database; their rows can be read after their end.
         self.reading = sessionmaker(self.engine, expire_on_commit=False)
@@ -194,7 +181,7 @@ class Store:
     def hand_in(self, person_id: int, upload: Path, name: str = "") -> HandIn:
         """Copy a person's folder or zip file, without reading it, and add a job that checks it.
 
-        ``name`` is its name at home, by default that of the path. Raises ``RefusedError``: no such person, no quota
+        ``name`` is its name at home, by default that of the path. Raises ``ConfigError``: no such person, no quota
         left, the course is frozen, it is too large; ``PlayerError``: it cannot be read; ``OSError``: no room.
         """
         name = printable(Path(name or upload.name).name)[:200] or "hand-in"
@@ -205,7 +192,7 @@ class Store:
             else:
                 max_mb, size = self.course.quota.megabytes, upload.stat().st_size
                 if size > max_mb * 1e6:
-                    raise RefusedError(expected(name, f"at most {max_mb:g} MB", f"{size / 1e6:.1f} MB"))
+                    raise ConfigError(expected(name, f"at most {max_mb:g} MB", f"{size / 1e6:.1f} MB"))
                 temporary.mkdir(parents=True)
                 shutil.copyfile(upload, temporary / "upload.zip")
             for path in temporary.rglob("*"):
@@ -225,16 +212,16 @@ class Store:
         now, quota = self.now(), self.course.quota
         person = session.get(Person, person_id, with_for_update=True)
         if person is None or person.forgotten:
-            raise RefusedError("expected somebody of the roster, got nobody")
+            raise ConfigError("expected somebody of the roster, got nobody")
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
-            raise RefusedError("the course is frozen: nothing is taken any more")
+            raise ConfigError("the course is frozen: nothing is taken any more")
         deadlines = self.course.deadlines
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
-            raise RefusedError(f"{deadlines[-1].name} is over: nothing is taken any more")
+            raise ConfigError(f"{deadlines[-1].name} is over: nothing is taken any more")
         recent = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
         used = session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0
         if used >= quota.hand_ins:
-            raise RefusedError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
+            raise ConfigError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
         row = HandIn(person_id=person_id, name=name, at=now, state_at=now)
         session.add(row)
         session.flush()
@@ -297,23 +284,25 @@ class Store:
         """Return the events of a hand-in, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
-    def games_of(self, hand_in_id: int) -> list[GameSummary]:
+    def games_of(self, hand_in_id: int) -> list[PairingResult]:
         """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
-        in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
         with self.reading() as session:
-            ids = list(session.scalars(select(StoredPairing.id).where(in_pairing)))
-            for number, red, blue, pairing in self.pairings(session, [n for n in ids if n not in self._outcomes]):
-                self._outcomes[number] = GameSummary(number, red, blue, pairing["outcomes"], bool(pairing["kept"]))
-        return [self._outcomes[number] for number in sorted(ids)]
+            in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
+            return self.pairings(session, in_pairing, by_wins=True)
 
-    @staticmethod
-    def pairings(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
-        """Yield number, both sides and the games of pairings: in batches, since stored games are large."""
-        games = select(StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing)
-        for k in range(0, len(ids), _BATCH_SIZE):
-            batch = StoredPairing.id.in_(ids[k : k + _BATCH_SIZE])
-            for number, red, blue, pairing in session.execute(games.where(batch)):
-                yield number, red, blue, json.loads(pairing)
+    def pairings(self, session: Session, *conditions: Any, by_wins: bool) -> list[PairingResult]:
+        """Return the results of pairings; ``by_wins``: games are won or lost, and their returns are left out."""
+        ids = session.scalars(select(StoredPairing.id).where(*conditions).order_by(StoredPairing.id)).all()
+        unread = [number for number in ids if (number, by_wins) not in self._results_read]
+        for k in range(0, len(unread), _BATCH_SIZE):  # stored games are large
+            batch = StoredPairing.id.in_(unread[k : k + _BATCH_SIZE])
+            columns = StoredPairing.id, StoredPairing.red_id, StoredPairing.blue_id, StoredPairing.pairing
+            for number, red, blue, text in session.execute(select(*columns).where(batch)):
+                games = json.loads(text)
+                returns = ((), ()) if by_wins else (games["return_red"], games["return_blue"])
+                about = games.get("side", ""), games["outcomes"], *returns, number, bool(games["kept"])
+                self._results_read[number, by_wins] = PairingResult(red, blue, *about)
+        return [self._results_read[number, by_wins] for number in ids]
 
     def version(self) -> int:
         """Return a number that grows with every change of a cached page."""

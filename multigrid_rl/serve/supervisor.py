@@ -22,8 +22,7 @@ from multigrid_rl.cli.output import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
-from multigrid_rl.serve.database import Person, make_tables
-from multigrid_rl.serve.people import Signer
+from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue, log
 from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
@@ -232,9 +231,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve_pages(place: ServedFolder, listening: socket.socket, url: str, *, behind_proxy: bool) -> None:
     """Answer browsers until SIGTERM."""
-    from multigrid_rl.serve import instructor_pages, pages, site, upload  # noqa: PLC0415 - the workers need none of it
+    from multigrid_rl.serve import pages, people_pages, site  # noqa: PLC0415 - the workers need none of it
 
-    app = site.application(site.Site(place.open_queue(), url), [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES])
+    app = site.application(site.Site(place.open_queue(), url), [*pages.PAGES, *people_pages.PAGES])
     site.server_of(app, behind_proxy=behind_proxy).run(sockets=[listening])
 
 
@@ -287,13 +286,6 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
         supervisor.add(f"{worker_lanes[-1]}-{k}", partial(work, worker_lanes))
 
 
-def links_of(queue: Queue, url: str) -> list[tuple[Person, str]]:
-    """Return the personal links of all people."""
-    signer = Signer(bytes.fromhex(queue.setting("secret")))
-    people = [person for person in queue.people() if not person.forgotten]
-    return [(p, f"{url}/enter/{signer.issue('link', p.id, p.token_version)}") for p in people]
-
-
 def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
     """Return the number of workers, and the cluster on which they play. Raises ``ConfigError``: it is neither."""
     if workers is None or (workers.isdigit() and 1 <= int(workers) <= MOST_WORKERS):
@@ -315,16 +307,16 @@ def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: b
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):
         queue = open_prepared(place)
-        links = links_of(queue, url)
+        teachers = [person for person in queue.people() if person.role == "instructor" and not person.forgotten]
+        links = [f"  {printable(person.name)}: {queue.link(person, url)}" for person in teachers]
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)
         share_memory()
         supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
         try:
             typer.echo(f"{place.course.title}: {url}")
-            for person, link in links:
-                if person.role == "instructor":
-                    typer.echo(f"  {printable(person.name)}: {link}")
+            for link in links:
+                typer.echo(link)
             start_workers(supervisor, number, cluster)
             supervisor.watch()
         finally:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.competition.cup_folder import Pairing
-from multigrid_rl.competition.gradebook import feedback
+from multigrid_rl.competition.grading import feedback
 from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
@@ -113,13 +113,14 @@ class Worker:
             self.queue.save_refusal(job, str(error))
             return
         if entry.kind == "external" and PROGRAM not in self.lanes:
-            self.queue.move_to_programs(job)
+            with self.queue.finishing(job, run_again=lambda _: True) as session:
+                session.get_one(Job, job.id).lane = PROGRAM
             return
         found = self.judge.check(entry)
         if found.problem is None:
-            self.queue.save_check(job, found.kind, found.sha256, found.log, found.seconds)
+            self.queue.save_check(job, entry.kind, str(entry.sha256), found.log, found.seconds)
         else:
-            self.queue.save_refusal(job, found.problem, found.log, found.kind)
+            self.queue.save_refusal(job, found.problem, found.log, entry.kind)
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
@@ -134,9 +135,10 @@ class Worker:
     def _rate(self, job: Job) -> None:
         by_wins = self.judge.config.rated
         snapshot = self.queue.snapshot(by_wins=by_wins)
-        anchor_games = [game for game in snapshot.games if {game.red, game.blue} & {*snapshot.anchors}]
-        by_anchors = compute_ratings(anchor_games, snapshot.anchors, by_wins=by_wins)
-        ratings = compute_ratings(snapshot.games, snapshot.anchors, by_wins=by_wins)
+        games, anchors, _ = snapshot
+        anchor_games = [game for game in games if {game.red, game.blue} & {*anchors}]
+        by_anchors = compute_ratings(anchor_games, anchors, by_wins=by_wins)
+        ratings = compute_ratings(games, anchors, by_wins=by_wins)
         self.queue.save_ratings(job, snapshot, ratings, by_anchors)
 
     def _grade(self, job: Job) -> None:

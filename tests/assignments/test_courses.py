@@ -11,7 +11,7 @@ import yaml
 from commands import has_verb
 from doc_blocks import check_starts, loaded
 from multigrid_rl import tables
-from multigrid_rl.competition.grading import Rubric
+from multigrid_rl.competition.rubric import Rubric
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.learn.advantages import Estimator, weigh

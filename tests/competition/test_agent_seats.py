@@ -13,7 +13,7 @@ from agents import SPEC, agent_of, recorder_of
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.folders import folder_sha256
-from multigrid_rl.competition.grading import Rubric
+from multigrid_rl.competition.rubric import Check, Rubric, opponents
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import read_scenario
@@ -160,7 +160,7 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("bound", "shown"), [({"at_least": 0.5}, 0.4), ({"at_most": 0.5}, 0.9)], ids=str)
 def test_worst_of_several_seats_decides(bound, shown):
-    check = grading.Check(metric="win/*", points=3, **bound)
+    check = Check(metric="win/*", points=3, **bound)
     found = check.row_of([Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
     assert (found["value"], found["met"], found["points"]) == (shown, False, 0)
     assert found["interval"][0] < shown < found["interval"][1]
@@ -169,7 +169,7 @@ def test_worst_of_several_seats_decides(bound, shown):
 def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):
     agent_of(tmp_path / "forward")
     spec = load_scenario("1v1").spec
-    assert list(grading.opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
+    assert list(opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
     monkeypatch.setenv(SAFE, "1")
     with pytest.raises(ConfigError, match=r"opponent: .*code is refused here.*, got forward"):
-        grading.opponents("forward", "blue", spec, tmp_path)
+        opponents("forward", "blue", spec, tmp_path)

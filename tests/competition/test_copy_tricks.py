@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from commands import call
-from multigrid_rl.competition.attribution import attribute
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import (
     DRAWN_FACTOR,
@@ -23,7 +22,8 @@ from multigrid_rl.competition.copies import (
     agent_fingerprint,
     watch,
 )
-from multigrid_rl.competition.gradebook import KEY_FILE
+from multigrid_rl.competition.grading import KEY_FILE
+from multigrid_rl.competition.likelihoods import attribute
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
@@ -142,8 +142,8 @@ def test_draws_of_a_network_are_as_far_from_it_as_draws_are_and_those_of_one_ali
     def told(logits):
         scores = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         drawn = (np.exp(mine).cumsum(1) / np.exp(mine).sum(1, keepdims=True) > random.random((2000, 1))).argmax(1)
-        its = attribute(drawn, [scores], [])
-        return its.error / its.expected_error
+        error, _, expected_error = attribute(drawn, [scores], [])
+        return error / expected_error
 
     assert told(mine) < DRAWN_FACTOR < told(alike)
 

@@ -20,8 +20,8 @@ from commands import call, complaint
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_commands import rubric_file
-from multigrid_rl.competition.grading import Check, Examiner, read_rubric
-from multigrid_rl.competition.measures import EntropyMeter
+from multigrid_rl.competition.grading import Examiner
+from multigrid_rl.competition.rubric import Check, EntropyMeter, read_rubric
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import data_root

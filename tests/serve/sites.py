@@ -21,7 +21,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
-from multigrid_rl.serve import instructor_pages, pages, upload
+from multigrid_rl.serve import pages, people_pages
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue
@@ -72,7 +72,7 @@ def work(store, same_as=""):
             store.save_pairings(job, [(a, b, pairing(a, b)) for a, b in (pair, pair[::-1])])
         elif job.kind == "rate":
             shot = store.snapshot(by_wins=True)
-            values = {k: 1000.0 + 37 * k % 400 for met in shot.games for k in met[:2] if k}
+            values = {k: 1000.0 + 37 * k % 400 for met in shot[0] for k in met[:2] if k}
             store.save_ratings(job, shot, {k: (value, value - 60, value + 60, 40) for k, value in values.items()})
         elif job.kind == "grade":
             told = {"points": 7.5, "of": 10.0, "passed": True}
@@ -106,7 +106,7 @@ def served(store, **settings):
     """Serve a course in a thread; yields its site, whose ``url`` is right."""
     listening = socket.create_server(("127.0.0.1", 0))
     site = Site(store, f"http://127.0.0.1:{listening.getsockname()[1]}", **settings)
-    server = server_of(application(site, [*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES]))
+    server = server_of(application(site, [*pages.PAGES, *people_pages.PAGES]))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
@@ -123,7 +123,7 @@ class Client:
     def __init__(self, site, code=""):
         self.port, self.cookies, self.site = int(site.url.rpartition(":")[2]), {}, site
         if code:
-            token = site.link(site.store.person_by_code(code)).rpartition("/")[2]
+            token = site.store.link(site.store.person_by_code(code), site.url).rpartition("/")[2]
             assert self.post("/enter", token=token)[0] == 303
 
     def ask(self, method, path, body=None, **headers):

@@ -15,9 +15,9 @@ from multigrid_rl.files import data_root
 from multigrid_rl.serve import admin_commands
 from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
 from multigrid_rl.serve.judge import Judge
-from multigrid_rl.serve.store import RefusedError
 from multigrid_rl.serve.supervisor import open_prepared, place_of
 from multigrid_rl.serve.worker import Worker
+from multigrid_rl.text import ConfigError
 
 COURSE = """
 scenario: 1v1
@@ -169,7 +169,7 @@ def test_grades_and_copies_are_there(course):
 def test_freeze_links_and_tables(course, tmp_path):
     assert last(call("serve", "freeze", course)) == {"frozen": True}
     queue = place_of(course).open_queue()
-    with pytest.raises(RefusedError, match="frozen"):
+    with pytest.raises(ConfigError, match="frozen"):
         queue.hand_in(queue.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
     queue.engine.dispose()
     links = call("serve", "links", course, "--url", "https://x.org").output.splitlines()

@@ -29,7 +29,7 @@ def site(tmp_path_factory):
 
 def token_of(site, code):
     person = site.store.person_by_code(code)
-    return site.signer.issue("token", person.id, person.token_version)
+    return site.store.signer.issue("token", person.id, person.token_version)
 
 
 @pytest.fixture

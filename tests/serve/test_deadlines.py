@@ -13,11 +13,11 @@ pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
 
 from pydantic import ValidationError
 
-from multigrid_rl.serve import instructor_pages
+from multigrid_rl.serve import people_pages
 from multigrid_rl.serve.course import Course, Enrolled
 from multigrid_rl.serve.database import make_tables
 from multigrid_rl.serve.queue import Queue
-from multigrid_rl.serve.store import RefusedError
+from multigrid_rl.text import ConfigError
 from sites import AGENT, Client, served, work
 
 HOUR = 3600.0
@@ -54,7 +54,7 @@ class Class:
         return rows
 
     def told(self, deadline=None, code="s1"):
-        return next(row for row in instructor_pages.results(self.store, deadline) if row["id"] == code)
+        return next(row for row in people_pages.results(self.store, deadline) if row["id"] == code)
 
     def stands(self) -> list[int]:
         return [row.hand_in.id for row in self.store.ladder() if row.person is not None]
@@ -73,8 +73,8 @@ def test_late_hand_in_never_replaces_the_one_on_time_by_default(of):
     assert (told["late_hand_in"], told["late_by"], told["late_points"]) == (late, 2, 7.5)
     assert mine.stands() == [on_time]
     for name, words in (("ladder.csv", "late_hand_in"), ("moodle.csv", "Late grade"), ("canvas.csv", "Ladder, late")):
-        assert words in instructor_pages.export_table(mine.store, name).decode().splitlines()[0]
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(mine.store, "gradescope.zip"))) as archive:
+        assert words in people_pages.export_table(mine.store, name).decode().splitlines()[0]
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(mine.store, "gradescope.zip"))) as archive:
         extra = json.loads(archive.read("s1/results.json"))["extra_data"]
     assert (extra["late_days"], extra["late_by"]) == (0, 2)
     assert early < on_time
@@ -91,10 +91,10 @@ def test_what_is_late_alone_has_no_points_on_time_and_stands_on_the_ladder(of):
 def test_late_refused_is_taken_until_the_end_of_the_grace_and_no_longer(of):
     mine = of(late="refuse", extensions=[{"of": "owls", "days": 1}], teams={"owls": ["s2"]})
     mine.hand_in(0.99)
-    with pytest.raises(RefusedError, match="milestone is over"):
+    with pytest.raises(ConfigError, match="milestone is over"):
         mine.hand_in(1.01)
     assert mine.hand_in(24.9, code="s2")
-    with pytest.raises(RefusedError, match="milestone is over"):
+    with pytest.raises(ConfigError, match="milestone is over"):
         mine.hand_in(25.1, code="s2")
 
 
@@ -148,7 +148,7 @@ def test_what_one_of_a_team_hands_in_counts_for_all_and_takes_one_place(of):
     assert [(row["hand_in"], row["rank"], row["team"], row["points"]) for row in told] == [
         (*second, 1, "owls", 7.5)
     ] * 2
-    with pytest.raises(RefusedError, match="at most 2 in 24 hours"):
+    with pytest.raises(ConfigError, match="at most 2 in 24 hours"):
         mine.hand_in(-1)
     with served(mine.store) as site:
         ada, ines = Client(site, "s1"), Client(site, "i1")
@@ -225,5 +225,5 @@ def test_two_ids_that_look_alike_are_two_results(tmp_path):
     make_tables(url := f"sqlite:///{tmp_path}/serve.db")
     store = Queue(url, tmp_path / "home", Course(anchors=["random"]))
     store.sync([Enrolled("12/345", "Ada"), Enrolled("12_345", "Ben")])
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(store, "gradescope.zip"))) as archive:
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         assert len({*archive.namelist()}) == 2

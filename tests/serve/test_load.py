@@ -104,7 +104,7 @@ def test_page_of_an_entry_asks_for_all_opponents_at_once(site, store):
 def test_a_pairing_counts_as_it_was_read(store):
     game = store.games_of(1)[0]
     told = json.loads(store.get(StoredPairing, game.id).pairing)
-    assert (game.letters, game.has_replays) == (told["outcomes"], bool(told["kept"]))
+    assert (game.outcomes, game.has_replays) == (told["outcomes"], bool(told["kept"]))
 
 
 def test_worker_that_has_too_much_of_its_own_ends_after_a_job_and_is_no_death(store, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 import typer
 import yaml
 
-from multigrid_rl.serve import instructor_pages, pages, upload
+from multigrid_rl.serve import pages, people_pages
 from multigrid_rl.serve.course import Course, HandInQuota
 from multigrid_rl.serve.serve_commands import serve
 from multigrid_rl.serve.site import _FORM_BYTES
@@ -66,7 +66,7 @@ def test_ports_paths_and_names_are_there():
     assert "health_uri" not in CADDYFILE
     address, path = re.search(r"http://([\d.]+:\d+)(/\w+)", SERVER["healthcheck"]["test"][-1]).groups()
     assert address == f"127.0.0.1:{port}"
-    assert path in {page.path for page in (*pages.PAGES, *upload.PAGES, *instructor_pages.PAGES)}
+    assert path in {page.path for page in (*pages.PAGES, *people_pages.PAGES)}
     assert (DOCKER / SERVER["build"]["context"] / SERVER["build"]["dockerfile"]).resolve() == DOCKER / "Dockerfile"
     mounts = {its.split(":")[1]: its.split(":")[0] for each in SERVICES["services"].values() for its in each["volumes"]}
     assert str(Path(SERVER["command"][1]).parent) in mounts

@@ -11,7 +11,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 from multigrid_rl.competition.hand_ins import hand_in
-from multigrid_rl.serve import instructor_pages, pages
+from multigrid_rl.serve import pages, people_pages
 from multigrid_rl.serve.database import Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
 from sites import AGENT, EVIL, Client, course_fixtures, course_of, served, work, zipped
@@ -21,7 +21,7 @@ store, site = course_fixtures()
 
 def test_sign_in_hand_in_state_and_ladder(site, store):
     ada = Client(site)
-    link = site.link(store.person_by_code("s0"))
+    link = site.store.link(store.person_by_code("s0"), site.url)
     status, page, _ = ada.get(link.removeprefix(site.url))
     assert status == 200
     assert "Sign in as Student 0" in page
@@ -92,7 +92,7 @@ def test_opponents_that_are_not_shown_have_no_name(site, store):
     assert "an entry that is not shown" in page
     assert rows[9].person.pseudonym not in page
     assert rows[9].person.pseudonym not in Client(site).get(f"/entry/{one}")[1]
-    game = next(each for each in store.games_of(one) if two in (each.red_id, each.blue_id))
+    game = next(each for each in store.games_of(one) if two in (each.red, each.blue))
     assert Client(site).get(f"/match/{game.id}")[0] == 404
     assert rows[9].person.pseudonym not in Client(site, rows[0].person.code).get(f"/match/{game.id}")[1]
 
@@ -107,7 +107,7 @@ def test_forms_of_other_sites_do_nothing(site, store):
         assert ada.upload([("mine.zip", zipped())], form=form)[0] == 403
     for headers in ({"Origin": "http://evil.example"}, {"Sec_Fetch_Site": "cross-site"}, {"Origin": "null"}):
         assert ada.upload([("mine.zip", zipped())], form=good, **headers)[0] == 403
-    token = site.link(store.person_by_code("s3")).rpartition("/")[2]
+    token = site.store.link(store.person_by_code("s3"), site.url).rpartition("/")[2]
     body, kind = f"token={token}", "application/x-www-form-urlencoded"
     status, _, head = Client(site).ask("POST", "/enter", body, Content_Type=kind, Origin="http://evil.example")
     assert (status, head["set-cookie"]) == (403, None)  # nobody is signed in as somebody else
@@ -118,8 +118,8 @@ def test_forms_of_other_sites_do_nothing(site, store):
 def test_forged_and_revoked_tokens(site, store):
     person = store.person_by_code("s4")
     ada = Client(site, "s4")
-    link, session = site.link(person).rpartition("/")[2], ada.cookies["session"]
-    token = site.signer.issue("token", person.id, person.token_version)
+    link, session = site.store.link(person, site.url).rpartition("/")[2], ada.cookies["session"]
+    token = site.store.signer.issue("token", person.id, person.token_version)
     assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {token}")[0] == 200
     for wrong in (link, session, "x", token[:-2], ""):
         assert Client(site).get("/parts/" + "a" * 64, Authorization=f"Bearer {wrong}")[0] == 401
@@ -226,16 +226,16 @@ def test_what_an_agent_says_is_its_authors_to_read(site, store):
 
 
 def test_tables_for_other_systems(store):
-    rows = instructor_pages.export_table(store, "ladder.csv").decode().splitlines()
+    rows = people_pages.export_table(store, "ladder.csv").decode().splitlines()
     assert rows[0].startswith("id,name,pseudonym,hand_in,state,late_days,rank,rating,low,high,points,of")
     assert len(rows) == 1 + sum(person.role == "student" for person in store.people())
     assert (
-        instructor_pages.export_table(store, "moodle.csv")
+        people_pages.export_table(store, "moodle.csv")
         .decode()
         .startswith("ID number,Full name,Email address,Grade,Late days")
     )
-    assert "Points Possible" in instructor_pages.export_table(store, "canvas.csv").decode()
-    with zipfile.ZipFile(io.BytesIO(instructor_pages.export_table(store, "gradescope.zip"))) as archive:
+    assert "Points Possible" in people_pages.export_table(store, "canvas.csv").decode()
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         told = json.loads(archive.read("s0/results.json"))
     assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
 
@@ -265,7 +265,7 @@ def test_nothing_becomes_markup_or_a_formula(tmp_path):
             '<script type="application/json" id="replay-data">',
         }  # fmt: skip
         for name in ("ladder.csv", "moodle.csv", "canvas.csv"):
-            text = instructor_pages.export_table(store, name).decode()
+            text = people_pages.export_table(store, name).decode()
             assert "'=1+" in text
             assert not re.search(r'(^|,)"?=', text, re.MULTILINE)
     store.engine.dispose()
@@ -296,7 +296,7 @@ def test_many_at_once_get_their_own_pages(site):
 def test_what_a_program_is_shown_is_not_everybodys(site, store):
     rows = [row for row in store.ladder() if row.person]
     ines = store.person_by_code("i1")
-    token = site.signer.issue("token", ines.id, ines.token_version)
+    token = site.store.signer.issue("token", ines.id, ines.token_version)
     site.cache.clear()
     shown = Client(site).get("/", Authorization=f"Bearer {token}")[1]
     assert all(row.person.name in shown for row in rows)
@@ -320,7 +320,7 @@ def test_who_sends_a_form_slowly_keeps_nobody_from_signing_in(site):
 
 def test_a_piece_of_an_upload_is_no_whole_upload(site, store):
     ada = store.person_by_code("s1")
-    token = site.signer.issue("token", ada.id, ada.token_version)
+    token = site.store.signer.issue("token", ada.id, ada.token_version)
     path, headers = (
         f"/parts/{'a' * 64}",
         {"Authorization": f"Bearer {token}", "Content_Range": "bytes 0-1999999/3000000"},
@@ -355,7 +355,7 @@ def test_last_words_of_a_failed_program_are_for_its_author_and_the_desk(site, st
     row = next(row for row in store.ladder() if row.person)
     game = store.games_of(row.hand_in.id)[0]
     told = json.loads(store.get(StoredPairing, game.id).pairing)
-    side = "r" if game.red_id == row.hand_in.id else "b"
+    side = "r" if game.red == row.hand_in.id else "b"
     told |= {"reason": "step 3: exited: my secret words", "outcomes": side * len(told["outcomes"])}
     with store.writing() as session:
         session.get_one(StoredPairing, game.id).pairing = json.dumps(told)
@@ -378,4 +378,4 @@ def test_who_was_lifted_beyond_the_anchors_interval_stands_on_the_desk(site, sto
         True,
         False,
     )
-    assert f"{row.rating - 300:.1f}" in instructor_pages.export_table(store, "ladder.csv").decode()
+    assert f"{row.rating - 300:.1f}" in people_pages.export_table(store, "ladder.csv").decode()

@@ -45,7 +45,7 @@ def visited(browser, site, code, **how):
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda r: elsewhere.append(r.url) if not r.url.startswith((site.url, "data:")) else None)
-    page.goto(site.link(site.store.person_by_code(code)))
+    page.goto(site.store.link(site.store.person_by_code(code), site.url))
     page.get_by_role("button", name=re.compile("Sign in as")).click()
     page.wait_for_url("**/mine")
     yield page

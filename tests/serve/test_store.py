@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
-from multigrid_rl.serve.store import FIRST, RefusedError, visible_rows
+from multigrid_rl.serve.store import FIRST, visible_rows
 from multigrid_rl.text import ConfigError
 
 LANES = ("bundle", "program", "slow")
@@ -28,7 +28,7 @@ def play(store, job):
 
 def rate(store, job):
     shot = store.snapshot(by_wins=True)
-    ids = {number for met in shot.games for number in met[:2]}
+    ids = {number for met in shot[0] for number in met[:2]}
     store.save_ratings(job, shot, {number: (1000.0 + number, 900.0, 1100.0, 40) for number in ids})
 
 
@@ -147,14 +147,14 @@ def test_quota_frozen_and_unknown_people_are_refused(store, bundle, clock):
     store.course = store.course.model_copy(update={"quota": store.course.quota.model_copy(update={"hand_ins": 2})})
     for _ in range(2):
         store.hand_in(ada(store), bundle)
-    with pytest.raises(RefusedError, match=r"hand-ins: expected at most 2 in 24 hours, got 3"):
+    with pytest.raises(ConfigError, match=r"hand-ins: expected at most 2 in 24 hours, got 3"):
         store.hand_in(ada(store), bundle)
     clock.now += 86_401
     store.hand_in(ada(store), bundle)
     store.freeze(True)
-    with pytest.raises(RefusedError, match="frozen"):
+    with pytest.raises(ConfigError, match="frozen"):
         store.hand_in(ada(store), bundle)
-    with pytest.raises(RefusedError, match="roster"):
+    with pytest.raises(ConfigError, match="roster"):
         store.hand_in(999, bundle)
     assert not list((store.home / "uploads").glob(".*"))
 

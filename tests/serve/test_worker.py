@@ -162,9 +162,9 @@ def test_an_appeal_belongs_to_a_hand_in(store, adept):
     game = store.games_of(mine.id)[0]
     store.appeal(game.id)
     (job,) = store.all(select(Job).where(Job.kind == "appeal"))
-    assert (job.hand_in_id, job.other_id) == (game.red_id, game.id)
+    assert (job.hand_in_id, job.other_id) == (game.red, game.id)
     do_all(worker)
-    assert any("the same again" in event.text for event in store.events(game.red_id))
+    assert any("the same again" in event.text for event in store.events(game.red))
 
 
 def test_hand_in_is_compared_with_what_others_handed_in_before_their_last_one(store, clock, adept, monkeypatch):

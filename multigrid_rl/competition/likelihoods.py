@@ -1,8 +1,9 @@
-"""Share of decisions that a mixture of known players at any temperature, and noise, explains. Pure functions.
+"""Two models fitted by likelihood: strengths of players from their games, and shares of players in decisions. Pure.
 
-The model draws decisions from a mixture of players, fitted by expectation maximisation, or from one player for each
-group of decisions. Its fit is measured by the calibration error (https://arxiv.org/abs/1706.04599) in bins of each
-player's probabilities.
+Strengths are those of Bradley and Terry (1952), natural logarithms of odds, for a cup and a ladder. The other model
+draws decisions from a mixture of known players at any temperature, and noise, fitted by expectation maximisation, or
+from one player for each group of decisions. Its fit is measured by the calibration error
+(https://arxiv.org/abs/1706.04599) in bins of each player's probabilities.
 """
 
 from collections.abc import Sequence
@@ -11,24 +12,64 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[np.float64]
+#: A drawn game added to every pair: keeps strengths finite for entries that won or lost every game.
+PRIOR_DRAWS = 1.0
+#: Elo's scale: 400 points are odds of 10 to 1.
+SCALE = 400.0
+MEAN = 1000.0
+_STEP, _CLOSE, _ITERATIONS = 2.0, 1e-11, 200
 #: Factors of a player's logits (inverse temperatures); the last one makes it take its likeliest action.
 _SHARPER = (0.6, 1.0, 2.0, 20.0)
 _ROUNDS, _BINS = 100, 5
 
 
-class Attribution(NamedTuple):
-    """Calibration error of the best mixture, and the share of decisions of each player."""
+class Pairs(NamedTuple):
+    """Results of each pair: ``one[k]`` against ``two[k]``, indices of entries."""
 
-    error: float
-    shares: NDArray[np.float64]  # (K,); the rest is noise
-    expected_error: float  # mean error of draws from the mixture itself
+    one: NDArray[np.intp]
+    two: NDArray[np.intp]
+    points: Array  # (pairs,) of the first one
+    games: Array  # (pairs,)
+
+    def share(self, strength: Array) -> Array:
+        """Return the expected share of points of the first entry of each pair (pairs,)."""
+        return np.asarray(1 / (1 + np.exp(strength[self.two] - strength[self.one])))
 
 
-def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]) -> Attribution:
-    """Return the best explanation of taken ``actions`` (rows,).
+def strengths(pairs: Pairs, start: Array, free: NDArray[np.intp]) -> Array:
+    """Fit the strengths (N,) of ``free`` entries to the games; the others stay as in ``start``."""
+    strength: Array = start.copy()
+    for _ in range(_ITERATIONS):  # Newton's steps on a concave likelihood, none so long that it overshoots
+        gradient, hessian = curvature(pairs, strength)
+        step = np.clip(np.linalg.solve(hessian[np.ix_(free, free)], gradient[free]), -_STEP, _STEP)
+        strength[free] += step
+        if np.abs(step).max() < _CLOSE:
+            break
+    return strength
 
-    ``scores``: log-probabilities (rows, actions) of each of ``K`` players. ``groups``: group numbers (rows,) of
-    decisions; each group may be another player's.
+
+def curvature(pairs: Pairs, strength: Array) -> tuple[Array, Array]:
+    """Return gradient (N,) and negative Hessian (N, N) of the likelihood, with a drawn game added to every pair."""
+    one, two, share = pairs.one, pairs.two, pairs.share(strength)
+    excess = pairs.points - pairs.games * share + PRIOR_DRAWS * (0.5 - share)
+    weight = (pairs.games + PRIOR_DRAWS) * share * (1 - share)
+    gradient, hessian = np.zeros(len(strength)), np.zeros((len(strength), len(strength)))
+    np.add.at(gradient, one, excess)
+    np.add.at(gradient, two, -excess)
+    for at, sign in (((one, one), 1), ((two, two), 1), ((one, two), -1), ((two, one), -1)):
+        np.add.at(hessian, at, sign * weight)
+    return gradient, hessian
+
+
+def attribute(
+    actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Sequence[NDArray[Any]]
+) -> tuple[float, NDArray[np.float64], float]:
+    """Explain taken ``actions`` (rows,) by the best mixture of ``K`` players.
+
+    Returns its calibration error, the share (K,) of decisions of each player, where the rest is noise, and the mean
+    error of draws from the mixture itself. ``scores``: log-probabilities (rows, actions) of each player. ``groups``:
+    group numbers (rows,) of decisions; each group may be another player's.
     """
     rows = np.arange(len(actions))
     parts = np.stack([_sharpen(each, factor) for each in scores for factor in _SHARPER])
@@ -42,8 +83,8 @@ def attribute(actions: NDArray[Any], scores: Sequence[NDArray[Any]], groups: Seq
     models += [(probs, share[0] * each) for (probs, share), each in zip(mixtures, by_player, strict=True)]
     probabilities = [np.exp(each) for each in scores]
     return min(
-        (Attribution(_error(actions, probs, probabilities), shares, _mean_error(probs)) for probs, shares in models),
-        key=lambda model: model.error,
+        ((_error(actions, probs, probabilities), shares, _mean_error(probs)) for probs, shares in models),
+        key=lambda model: model[0],
     )
 
 

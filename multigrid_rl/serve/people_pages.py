@@ -1,4 +1,4 @@
-"""Pages of instructors: queue and health, copies, freezing, appeals, grading again, tables for other systems."""
+"""Pages about people: signing in, being forgotten, the desk of instructors with tables for other systems."""
 
 import io
 import json
@@ -14,10 +14,11 @@ from multigrid_rl.files import csv_text, safe_cell
 from multigrid_rl.serve.course import Deadline
 from multigrid_rl.serve.database import Event, HandIn, Person, StoredPairing
 from multigrid_rl.serve.pages import display_name
+from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.site import Page, Visit
 from multigrid_rl.serve.store import deadline_result
-from multigrid_rl.text import ConfigError, expected, unknown
+from multigrid_rl.text import ConfigError, expected, shown, unknown
 
 #: Rows of each table.
 _MAX_ROWS = 50
@@ -42,6 +43,66 @@ EXPORTS = {
     },
 }  # fmt: skip
 GRADESCOPE = "gradescope.zip"
+
+
+# --- signing in, signing out, being forgotten
+
+
+def enter_page(visit: Visit) -> Response:
+    """Show a button to sign in: only opening the link, as programs do, changes nothing."""
+    token = visit.request.path_params["token"]
+    if (person := visit.site.person_of("link", token)) is None:
+        raise HTTPException(401)
+    return visit.page("enter.html", f"Sign in to {visit.site.store.course.title}", token=token, name=person.name)
+
+
+def enter(visit: Visit) -> Response:
+    """Sign a browser in."""
+    if (person := visit.site.person_of("link", str(visit.form.get("token", "")))) is None:
+        raise HTTPException(401)
+    session = visit.site.store.signer.issue("session", person.id, person.token_version)
+    answer = RedirectResponse("/mine", 303)
+    answer.set_cookie(value=session, max_age=int(KINDS["session"]), **visit.site.cookie)
+    return answer
+
+
+def leave(visit: Visit) -> Response:
+    """Sign out here, or everywhere: revoke all links, tokens and sessions."""
+    if visit.form.get("everywhere"):
+        visit.site.store.revoke(visit.user.id)
+    answer = RedirectResponse("/", 303)
+    answer.delete_cookie(**visit.site.cookie)
+    return answer
+
+
+def token(visit: Visit) -> Response:
+    """Show a new token for ``multigrid-rl submit``."""
+    new_token = visit.site.store.signer.issue("token", visit.user.id, visit.user.token_version)
+    return visit.page("token.html", "A token for the command line", token=new_token, url=visit.site.url)
+
+
+def privacy(visit: Visit) -> Response:
+    """Show which data is stored, and a form to be forgotten."""
+    due = visit.site.store.to_forget().get(visit.person.id) if visit.person else None
+    return visit.page("privacy.html", "What is kept, and for how long", due=due)
+
+
+def forget(visit: Visit) -> Response:
+    """Schedule the forgetting of the visitor in a week."""
+    sure = str(visit.form.get("sure", ""))
+    if sure.strip().lower() != "forget me":
+        raise ConfigError(expected("the field", "the words forget me", shown(sure) or "nothing"))
+    visit.site.store.request_forgetting(visit.user.id)
+    return RedirectResponse("/privacy#forget", 303)
+
+
+def stay(visit: Visit) -> Response:
+    """Cancel the forgetting of the visitor."""
+    visit.site.store.cancel_forgetting(visit.user.id, visit.user.id)
+    return RedirectResponse("/privacy#forget", 303)
+
+
+# --- the desk
 
 
 def desk(visit: Visit) -> Response:
@@ -104,7 +165,7 @@ def keep(visit: Visit) -> Response:
 def link(visit: Visit) -> Response:
     """Show a person's link."""
     person = visit.row_or_404(Person, visit.form)
-    return visit.page("link.html", f"Link of {person.name}", link=visit.site.link(person))
+    return visit.page("link.html", f"Link of {person.name}", link=visit.site.store.link(person, visit.site.url))
 
 
 # --- tables for other systems
@@ -195,8 +256,15 @@ def export(visit: Visit) -> Response:
     return Response(data, media_type=kind, headers=disposition)
 
 
-#: Pages and commands of instructors.
+#: Pages about people.
 PAGES = [
+    Page("/enter/{token}", enter_page, pace="enter"),
+    Page("/enter", enter, "", "POST", "enter"),
+    Page("/leave", leave, "student", "POST", "change"),
+    Page("/token", token, "student", "POST", "change"),
+    Page("/privacy", privacy),
+    Page("/forget", forget, "student", "POST", "change"),
+    Page("/keep", stay, "student", "POST", "change"),
     Page("/desk", desk, "instructor"),
     Page("/desk/export/{name}", export, "instructor"),
     *(
