@@ -4,8 +4,6 @@ Sheet, templates with their checks, rubric, a notebook with a cell for each answ
 no solution and no model answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Measure a newcomer's start: a clone, ``make train scenario=1v1``, caches empty. Writes the table of docs/setup.md."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -3,8 +3,6 @@
 A run of 1v1 is trained for those that show one. Pages are photographed by a Chromium, where one is installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pty

@@ -3,8 +3,6 @@
 The wheel is built, installed with its dependencies into an environment of its own, and trains 1v1 from an empty folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess
