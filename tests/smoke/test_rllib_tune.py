@@ -73,7 +73,7 @@ def test_remote_env_runners_and_evaluation_by_the_names_of_rllib(session, cores)
         assert result["multigrid_rl"]["env_runners"] == 2
         assert result["evaluation"]["env_runners"]["num_episodes"] == 6
         assert set(algorithm.get_module("red_0").get_state()) == set(algorithm.run.learner.get_weights()["red_0"])
-    refused = pytest.raises(ConfigError, match="evaluation_num_env_runners: expected 1 or more with")
+    refused = pytest.raises(ConfigError, match="evaluation_num_env_runners: expected 1 or more, as")
     with running(config("1v1", *TINY, "seed=5").env_runners(num_env_runners=1)) as alone, refused:
         alone.evaluate()
 

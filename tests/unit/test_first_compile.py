@@ -46,5 +46,11 @@ def test_first_start_equals_the_second_and_compiles_no_large_form_twice(checkout
     assert trained(checkout, "second") == first
     assert sorted(name for name in kept(checkout) if "_beside" not in name) == sorted(serial)
     forms = collections.Counter(name.split("-")[0] for name in serial)
-    large = ("towers.both_forward", "towers.policy_forward", "descent._descend", "whole._play", "kernels.step_games")
+    large = (
+        "towers.both_forward",
+        "towers.policy_forward",
+        "descent._descend",
+        "compiled_match._play",
+        "kernels.step_games",
+    )
     assert {name: forms[name] for name in large} == dict.fromkeys(large, 1)
