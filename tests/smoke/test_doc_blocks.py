@@ -64,7 +64,8 @@ GIVEN = {
     "1-single-agent": f"{MINE}multigrid-rl export runs/mine --seat red_0 -o my-red\n"
     "multigrid-rl train scenario=single-obstacle run_dir=runs/one\n"
     "multigrid-rl export runs/one --seat red_0 -o my-agent",
-    "3-policy-gradients": "for k in a/{1,2} b/{0,1,2}; do multigrid-rl train scenario=cartpole run_dir=runs/$k; done",
+    "3-policy-gradients": "for k in a/{1,2} b/{0,1,2}\n"
+    "do multigrid-rl train scenario=lunarlander run_dir=runs/$k; done",
     "5-walker": "multigrid-rl train scenario=walker run_dir=runs/paid",
     "6-two-teams": "mkdir submissions",
 }  # fmt: skip
