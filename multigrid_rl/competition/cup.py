@@ -34,14 +34,13 @@ KILLED = "the cup was killed while it played this"
 def entries_out(pairings: list[Pairing], config: CupConfig) -> dict[str, str]:
     """Return the entries that are out of the cup after ``pairings``, by name, with the reason."""
     strikes, seconds = Counter[str | None](), Counter[str]()
-    for pairing in pairings:
-        if not pairing.out:
-            strikes[pairing.at_fault] += 1
-            seconds.update(pairing.seconds)
+    for pairing in (each for each in pairings if not each.out):
+        strikes[pairing.at_fault] += 1
+        seconds.update(pairing.seconds)
     late = f"out after more than {config.cup_s:g} s for its starts and answers in this cup"
     reasons = {name: late for name, spent_s in seconds.items() if spent_s > config.cup_s}
-    out = {name for name, number in strikes.items() if name is not None and number >= STRIKES}
-    return reasons | dict.fromkeys(out, f"out after {STRIKES} forfeited pairings")
+    struck = f"out after {STRIKES} forfeited pairings"
+    return reasons | {name: struck for name, number in strikes.items() if name and number >= STRIKES}
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
@@ -58,14 +57,13 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     pairs = {meeting.file(folder): meeting for meeting in meetings(entries, config)}
     stored = {path: load_pairing(folder, meeting, config.games) for path, meeting in pairs.items() if path.exists()}
     to_blame, pairings = suspects(pairs), list[Pairing]()
-    played = [*stored.values()]  # a late entry's pairings are between them
+    reasons = entries_out(played := [*stored.values()], config)  # a late entry's pairings are between them
     for number, (path, meeting) in enumerate(pairs.items(), 1):
         red, blue, side = meeting
         players = [entry for entry in (red, blue) if entry is not None]
         if path in stored:
             pairing = stored[path]
         else:
-            reasons = entries_out(played, config)
             if path in to_blame:
                 pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
             elif out := {entry.name: reasons[entry.name] for entry in players if entry.name in reasons}:
@@ -74,7 +72,9 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
                 # An agent in a sandbox may also kill the cup, by memory outside its limits.
                 with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
                     pairing = _play_with_retries(meeting, config)
-            played += [pairing] if pairing.seconds or pairing.at_fault else []
+            if pairing.seconds or pairing.at_fault:  # networks alone put nobody out
+                played.append(pairing)
+                reasons = entries_out(played, config)
             write_atomic(path, pairing.model_dump_json().encode())
         pairings.append(pairing)
         show(number, len(pairs), pairing, path not in stored)
