@@ -32,7 +32,7 @@ from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_c
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.trainers import RowCallback
 from multigrid_rl.types import Policy
-from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
+from multigrid_rl.world.pettingzoo_env import RedBlueDoorsParallelEnv, parallel_env
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,7 +266,7 @@ def load_policy(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
 
 def make(
     scenario: str = "1v1", seat: str = "red_0", *, num_envs: int | None = None, **options: Any
-) -> SeatEnv | SeatVectorEnv | RedBlueDoors:
+) -> SeatEnv | SeatVectorEnv | RedBlueDoorsParallelEnv:
     """Make the environment of a scenario: Gymnasium's of one seat, or PettingZoo's of ``all`` seats.
 
     Args:

@@ -5,7 +5,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from multigrid_rl.rllib import FrozenPlayer, register_envs
+from multigrid_rl.rllib import FrozenPlayerModule, register_envs
 
 
 def against(opponents):
@@ -37,7 +37,7 @@ class SelfPlay(RLlibCallback):
 def main(iterations: int = 10, batch: int = 4000) -> dict:
     """Train one policy and return the last result."""
     register_envs()
-    rookie = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
+    rookie = RLModuleSpec(FrozenPlayerModule, model_config={"player": "blue-rookie"})
     config = (
         PPOConfig()
         .environment("multigrid_rl/1v1")

@@ -73,10 +73,6 @@ class NoOpponentPlace(SeatByAgent):
     built_in = False
     words = RulesText("its seats", "starts", "Nobody wins.")
 
-    def title(self, game: NoOpponentSpec) -> str:
-        """Return the name of an environment."""
-        return game.env_id
-
     def environment(
         self,
         game: NoOpponentSpec,

@@ -169,8 +169,7 @@ class SeatedKind(EnvironmentKind):
 
     def seats_of(self, team: str) -> tuple[str, ...]:
         """Return all seats of a team in index order, including those that do not learn."""
-        found: tuple[str, ...] = self.spec.seats_of(team)
-        return found
+        return tuple(self.spec.seats_of(team))
 
 
 class Doors(SeatedKind):

@@ -157,6 +157,10 @@ def _draw_allowed(flags: NDArray[Any], uniform: NDArray[np.float64]) -> NDArray[
 class SeatByAgent:
     """Base of places in which each seat is a separate agent."""
 
+    def title(self, game: Any) -> str:
+        """Return the name of a game, or of an environment."""
+        return str(game.env_id)
+
     def scripted(self: Any, game: Any, name: str, seat: str) -> Policy:
         """Make the only built-in player, random. Raises ``PlayerError`` for another."""
         if name != RandomLegal.name:
@@ -209,10 +213,6 @@ class ZooPlace(SeatByAgent):
     protocol = "2"
     built_in = False
     words = RulesText("every side", "starts", "A game is won by the side with the largest return.")
-
-    def title(self, game: ZooSpec) -> str:
-        """Return the name of a game."""
-        return game.env_id
 
     def environment(
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True

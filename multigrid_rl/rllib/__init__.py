@@ -20,8 +20,9 @@ _PLACES = {
     "GateStopper": "callback",
     "RedBlueDoors": "environment",
     "register_envs": "environment",
-    "FrozenPlayer": "modules",
+    "FrozenPlayerModule": "modules",
     "NetworkModule": "modules",
+    "FrozenPlayer": "modules",  # its earlier name
 }
 __all__ = list(_PLACES)
 

@@ -17,9 +17,9 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.players import frozen
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.frozen import FrozenPlayer as Player
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.private import algorithms_keys
 from multigrid_rl.streams import PLAYER_PURPOSE, Streams, purpose_of
@@ -36,10 +36,10 @@ _DEFAULTS = {entry.name for entry in fields(DefaultModelConfig)}
 _NETWORK = {"name": "mlp", "hidden": (64, 64)}
 
 
-class FrozenPlayer(RLModule):
+class FrozenPlayerModule(RLModule):
     """Acts as a player of the catalogue in :class:`~multigrid_rl.rllib.environment.RedBlueDoors`.
 
-    ``RLModuleSpec(FrozenPlayer, model_config={"player": "blue-master"})``; leave it out of ``policies_to_train``.
+    ``RLModuleSpec(FrozenPlayerModule, model_config={"player": "blue-master"})``; leave it out of ``policies_to_train``.
 
     It draws its actions whether RLlib explores or not: it is a part of the game. A row of its batch draws from the
     row's own stream, as a game of a :class:`~multigrid_rl.players.match.Match` does: in one environment and with its
@@ -81,7 +81,7 @@ class FrozenPlayer(RLModule):
         spec = load_scenario(str(values.get("scenario", card.scenario))).spec
         spec.team_of(seat)
         loaded = catalogue.seat(name, spec, seat, greedy=bool(_typed_value(values, "greedy", bool, "true or false")))
-        assert isinstance(loaded.player, Player)
+        assert isinstance(loaded.player, frozen.FrozenPlayer)
         self.player, self.sha256 = loaded.player, str(loaded.sha256)
         self._agent, self._categories = spec.seats.index(seat), token_categories(spec)
         self._check_spaces(spec)
@@ -145,6 +145,10 @@ class FrozenPlayer(RLModule):
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: it is compiled already."""
+
+
+#: Its earlier name, which checkpoints of RLlib's have.
+FrozenPlayer = FrozenPlayerModule
 
 
 class NetworkModule(ActorCriticModule):

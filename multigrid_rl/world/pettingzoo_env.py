@@ -20,7 +20,7 @@ from multigrid_rl.world.rendering import render_frame
 
 def parallel_env(
     scenario: str = "1v1", *, render_mode: str | None = None, rules: str | None = None, flat: bool = False
-) -> "RedBlueDoors":
+) -> "RedBlueDoorsParallelEnv":
     """Make the environment of a scenario.
 
     Args:
@@ -40,10 +40,10 @@ def parallel_env(
         if rules not in RULE_SETS:
             raise ConfigError(expected("rules", ", ".join(RULE_SETS), rules))
         spec = replace(spec, rules=RULE_SETS[rules])
-    return RedBlueDoors(config.name, spec, render_mode, flat=flat)
+    return RedBlueDoorsParallelEnv(config.name, spec, render_mode, flat=flat)
 
 
-class RedBlueDoors(ParallelEnv):
+class RedBlueDoorsParallelEnv(ParallelEnv):
     """One game, with an action for every seat. Make it with :func:`parallel_env`.
 
     * Agents: ``spec.seats``, blue first: ``blue_0``, ``red_0`` in 1v1.

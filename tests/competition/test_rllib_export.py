@@ -22,7 +22,7 @@ from multigrid_rl.competition.bundle import load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card
-from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors, config
+from multigrid_rl.rllib import FrozenPlayerModule, NetworkModule, RedBlueDoors, config
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.training.stages import card_of
 from multigrid_rl.types import SeatView
@@ -38,7 +38,7 @@ def checkpoint(folder, modules, scenario="1v1", observation="flat", connector=No
     if observation == "tokens":
         specs = {name: RLModuleSpec(NetworkModule, model_config=config) for name, config in modules.items()}
     if player:
-        specs["frozen"] = RLModuleSpec(FrozenPlayer, model_config=player)
+        specs["frozen"] = RLModuleSpec(FrozenPlayerModule, model_config=player)
     names = set(specs)
 
     def mapping(agent, *_, **__):
@@ -195,7 +195,7 @@ def test_what_cannot_be_expressed_is_refused_in_one_line(trained, tmp_path, monk
     for source, seat, message in (
         (folder, "red_0", "expected RLlib's default MLP, linear layers with tanh or relu between all"),
         (folder, "blue_0", "expected RLlib's default MLP, linear layers with tanh or relu between all"),
-        (trained / MODULES / "frozen", "blue_0", "NetworkModule, got FrozenPlayer"),
+        (trained / MODULES / "frozen", "blue_0", "NetworkModule, got FrozenPlayerModule"),
         (trained, "red_3", "seat: expected blue_0, red_0, got red_3"),
     ):
         assert message in complaint(export(source, "--seat", seat, "-o", tmp_path / "no"))

@@ -1,5 +1,7 @@
 """The red/blue-door game as RLlib plays it: the same games as ``Match``, with frozen players as modules."""
 
+import pickle
+
 import numpy as np
 import pytest
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -17,7 +19,7 @@ from multigrid_rl.config.recipes import scenario_names
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import match_of
-from multigrid_rl.rllib import FrozenPlayer, NetworkModule, RedBlueDoors, register_envs
+from multigrid_rl.rllib import FrozenPlayer, FrozenPlayerModule, NetworkModule, RedBlueDoors, register_envs
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.text import ConfigError
 from multigrid_rl.world import spaces
@@ -35,7 +37,7 @@ def team(agent, *_, **__):
 def runner(player, scenario="1v1", **environment):
     """RLlib's own env runner: red learns with RLlib's default module, blue is ``player``."""
     register_envs()
-    frozen = RLModuleSpec(FrozenPlayer, model_config={"player": player})
+    frozen = RLModuleSpec(FrozenPlayerModule, model_config={"player": player})
     config = (
         PPOConfig()
         .environment(f"multigrid_rl/{scenario}", env_config=environment)
@@ -191,7 +193,7 @@ def test_wrong_steps_are_refused():
 def module(observation="flat", **config):
     env = RedBlueDoors({"scenario": config.get("scenario", "1v1"), "observation": observation})
     spec = RLModuleSpec(
-        FrozenPlayer,
+        FrozenPlayerModule,
         observation_space=env.observation_spaces["red_0"],
         action_space=env.action_spaces["red_0"],
         model_config=config,
@@ -217,9 +219,14 @@ def test_a_wrong_frozen_player_is_one_line(config, message):
     assert message in str(refused.value)
 
 
+def test_checkpoints_of_the_earlier_name_find_the_frozen_player():
+    assert FrozenPlayer is FrozenPlayerModule
+    assert pickle.loads(b"cmultigrid_rl.rllib.modules\nFrozenPlayer\n.") is FrozenPlayerModule
+
+
 def test_a_frozen_player_of_another_game_is_refused():
     spec = RLModuleSpec(
-        FrozenPlayer,
+        FrozenPlayerModule,
         observation_space=spaces.flat_space(load_scenario("1v1").spec),
         action_space=spaces.action_space(),
         model_config={"player": "blue-master"},
@@ -268,7 +275,7 @@ def test_modules_of_ours_stand_beside_those_of_any_algorithm(kind):
 
 @pytest.mark.slow
 def test_a_frozen_player_plays_against_dqn():
-    frozen = RLModuleSpec(FrozenPlayer, model_config={"player": "blue-rookie"})
+    frozen = RLModuleSpec(FrozenPlayerModule, model_config={"player": "blue-rookie"})
     buffer = {"type": "MultiAgentPrioritizedEpisodeReplayBuffer", "capacity": 500, "alpha": 0.6, "beta": 0.4}
     made = (
         DQNConfig()

@@ -94,7 +94,7 @@ def test_offline_evaluation():
 
 def test_stock_ppo_as_the_page_builds_it():
     page = (EXAMPLES.parents[1] / "docs" / "rllib.md").read_text(encoding="utf-8")
-    text = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "FrozenPlayer" in block)
+    text = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "FrozenPlayerModule" in block)
     names = {}  # built in this process alone: remote env runners are those of other examples
     exec(text.replace("stock.build_algo()", "stock.env_runners(num_env_runners=0).build_algo()"), names)
     assert names["algorithm"].config.num_env_runners == 0
