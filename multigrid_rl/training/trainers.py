@@ -175,7 +175,7 @@ class Trainer:
         return Update(networks, action_spaces, update_config(config), **options)
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler | None:  # noqa: ARG002
-        """Return the driver's sampler that plays with ``networks``, by module; ``None``: the engine's env runners."""
+        """Return the driver's sampler that plays with ``networks``, by module; ``None``: RLlib's env runners."""
         return None
 
     def patience(self, config: RunConfig) -> tuple[str, int | None] | None:  # noqa: ARG002
