@@ -23,7 +23,7 @@ from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
-from multigrid_rl.training import screen as live
+from multigrid_rl.training import screen
 from multigrid_rl.training.loop import DivergedError, train
 from multigrid_rl.training.stages import load_stages, thread_tuner
 from multigrid_rl.training.trainers import RowCallback
@@ -67,31 +67,31 @@ def drive(
 
     check_gpus(config)
     # All checks come before the heading, so an error line stands alone.
-    screen = live.live_console()
-    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
-    start_compiler(config, partial(_show_compiled, screen))
+    console = screen.live_console()
+    console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
+    console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    start_compiler(config, partial(_show_compiled, console))
     with ExitStack() as stack:
-        stack.enter_context(live.warnings_on_screen())
+        stack.enter_context(screen.warnings_on_screen())
         try:
             lines: list[str] = []
             if config.cluster.address is not None:
                 stack.enter_context(ray_session(config))
                 config, lines = find(PREFLIGHTS, "cluster")(config, path, stages)
-            for line in (*lines, *live.preflight(config, seated, path, thread_tuner(config).describe(), changed)):
-                screen.print(line, markup=False)
+            for line in (*lines, *screen.preflight(config, seated, path, thread_tuner(config).describe(), changed)):
+                console.print(line, markup=False)
             # A second call reuses the first session. It comes before the folder, since a failure would leave an empty
             # one, and before the signal handlers, since Ray installs one.
             stack.enter_context(ray_session(config))
-            interrupted = stack.enter_context(live.interruption(screen))
+            interrupted = stack.enter_context(screen.interruption(console))
             folder = stack.enter_context(run_folder(config, path, seated, start))
             path = folder.path
             stack.enter_context(resume_hint(path))
             stack.enter_context(user_code_errors(config))
             if start is not None:
                 origin = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
-                screen.print(f"resumed:  from {origin} of {path}", markup=False)
-            show = stack.enter_context(live.progress(screen, config))
+                console.print(f"resumed:  from {origin} of {path}", markup=False)
+            show = stack.enter_context(screen.progress(console, config))
 
             def observe(row: dict[str, Any], keeper: GateKeeper) -> object:
                 show(row, keeper)
@@ -105,17 +105,17 @@ def drive(
         except OSError as error:
             # Rows and verdict are written inside the loop, so a full disk may raise here first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing_lines(verdict, path, config, changed):
-        screen.print(line)
+    for line in screen.closing_lines(verdict, path, config, changed):
+        console.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
-        screen.print(_play_held_out(path), markup=False)
+        console.print(_play_held_out(path), markup=False)
     return verdict
 
 
-def _show_compiled(screen: Console, count: int) -> None:
+def _show_compiled(console: Console, count: int) -> None:
     """Show on a terminal how many kernels are compiled, in one line that each call overwrites."""
-    if screen.is_terminal and count <= KERNELS:
-        screen.print(f"compiling {count} of about {KERNELS}", end="\r")
+    if console.is_terminal and count <= KERNELS:
+        console.print(f"compiling {count} of about {KERNELS}", end="\r")
 
 
 def _play_held_out(run: Path) -> str:

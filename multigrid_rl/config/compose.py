@@ -24,7 +24,7 @@ from multigrid_rl.config.recipes import (
     scenario_values,
 )
 from multigrid_rl.config.scenario import ScenarioConfig
-from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, first_error, one_line, suggestion
 from multigrid_rl.trust import CODE
@@ -51,6 +51,9 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     files = {group: group_values(group, name) for group, name in chosen.items() if group != "scenario"}
     values = {"scenario": scenario_values(chosen["scenario"]), **files, **values}
     values["train"]["name"] = chosen["train"]
+    trainer = str(settings.get("train.trainer", values["train"]["trainer"]))
+    if trainer != values["train"]["trainer"]:  # no file has the keys of an installed trainer
+        values["train"] = trainer_of(trainer).settings.model_construct().model_dump(mode="json") | values["train"]
     texts = {key: value for key, value in settings.items() if is_text(key)}
     for key, value in settings.items():
         if key not in chosen and key not in texts:

@@ -158,7 +158,7 @@ class Experience(NamedTuple):
     paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
     episodes: EpisodeTable | None  # None: it is no measure of the weights
     env_steps: int
-    weights: dict[str, str]  # checksum of the sampling weights, by module; empty: not compared
+    weights_hash: dict[str, str]  # checksum of the weights that sampled, by module; empty: not compared
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 

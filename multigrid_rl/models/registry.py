@@ -72,13 +72,9 @@ def build(  # noqa: PLR0913 - all but three have defaults
     if activation not in _ACTIVATIONS:
         raise ArchitectureError(expected("architecture.activation", ", ".join(_ACTIVATIONS), activation))
     normalise, layer_norm = _options(str(name), architecture, entry, vector=vector)
+    reads_it = entry.vectors or (entry.images and image) or not vector
     for allowed, key, wanted, value in (
-        (
-            entry.vectors or (entry.images and image) or not vector,
-            "name",
-            f"{networks_with('vectors')} for a vector",
-            name,
-        ),
+        (reads_it, "name", f"{networks_with('vectors')} for a vector", name),
         (vector or activation in _OVER_TOKENS, "activation", f"{' or '.join(_OVER_TOKENS)} for tokens", activation),
         (entry.central or not central, "name", f"{networks_with('central')} with a central critic", name),
         (entry.legal or not legal, "name", f"{networks_with('legal')} with choices that are not always legal", name),

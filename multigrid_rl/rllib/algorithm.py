@@ -72,21 +72,21 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
         self._build(config)
         stages, trainer = settings.stages, settings.trainer
         # Read before play starts: a file that is deleted later does no harm, and other nodes need no copy.
-        games = [stage.factory for stage in stages]
-        for factory in games:
+        factories = [stage.factory for stage in stages]
+        for factory in factories:
             factory.load()
         sampler: Sampler
         if self.env_runner_group.num_remote_workers():
             from multigrid_rl.rllib.env_runner_pool import EnvRunnerPool  # noqa: PLC0415 - most runs have none
 
-            games = [factory.packed() for factory in games]
+            factories = [factory.packed() for factory in factories]
             replaced = partial(replace_actor, self.env_runner_group)
             sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster, replaced)
         else:
             networks = {name: self.env_runner.module[name].net for name in self.env_runner.modules}
             sampler = trainer.sampler(settings.run, stages, networks) or LocalSampler(self.env_runner)
         self._learner = GroupLearner(self.learner_group, stages[0].factory.specs)
-        self.run = build_run(settings.run, stages, games, sampler, self._learner)
+        self.run = build_run(settings.run, stages, factories, sampler, self._learner)
         self.row: dict[str, float | None] = {}
         self._newest: Any = np.zeros((0, 0))
         self._columns: dict[int, dict[str, None]] = {}

@@ -49,7 +49,7 @@ class Settings:
     """Settings of a run for env runners, learners and the algorithm, ``config.settings``.
 
     Attributes:
-        run: the run.
+        run: configuration of the run.
         stages: its games; empty: not loaded yet.
         words: overrides that the run was composed of.
         seeded: the seed was chosen where the run was named.
@@ -252,7 +252,7 @@ class MultigridConfig(PPOConfig):
             num_env_runners=cluster.runners,
             create_local_env_runner=cluster.runners == 0,
             rollout_fragment_length="auto",
-            num_envs_per_env_runner=np.int64(1),  # no int: by that the same number, when a user sets it, is known
+            num_envs_per_env_runner=np.int64(1),  # `_same` tells a user's int from numpy's
             sample_timeout_s=cluster.sample_timeout_s,
             # Connectors turn episodes into batches; ours are batches from the start.
             add_default_connectors_to_env_to_module_pipeline=False,
@@ -271,7 +271,7 @@ class MultigridConfig(PPOConfig):
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf") if train.vf_clip is None else train.vf_clip,
             entropy_coeff=_rllib_schedule(train.schedules["entropy_coef"]),
-            # No bool, no float: by that the same values, when a user sets them, are known.
+            # `_same` tells a user's bool, float or int from numpy's, so that setting an equal value counts, too.
             use_kl_loss=np.bool_(train.kl_coef is not None),
             kl_coeff=np.float32(KL_COEF if train.kl_coef is None else train.kl_coef),
             kl_target=np.float32(train.kl_target),

@@ -103,19 +103,17 @@ def log_iteration(
         _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_AGENT_STEPS_SAMPLED), steps, agent.name)
     for module, steps in module_steps.items():
         _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_MODULE_STEPS_SAMPLED), steps, module)
-    columns = 1 + len(run.specs.seats)  # not known yet is not a number, as RLlib's own results say
-    earlier = newest if len(newest) else np.full((1, columns), np.nan)
-    for key, reduction, values in episode_values(earlier, run.specs):
+    # Before an episode has ended, RLlib's own results have NaN, too.
+    shown = newest if len(newest) else np.full((1, 1 + len(run.specs.seats)), np.nan)
+    for key, reduction, values in episode_values(shown, run.specs):
         metrics.log_value((keys.ENV_RUNNER_RESULTS, *key), float(getattr(values, reduction)()), reduce="item")
     for module, name, statistic in _learner_statistics(run.measured):
         metrics.log_value((keys.LEARNER_RESULTS, module, name), statistic, reduce="item")
     trained = {module: int(statistics["gradient_steps"]) * minibatch for module, statistics in run.learned.items()}
     for module, steps in trained.items():
         _count(metrics, (keys.LEARNER_RESULTS, module, keys.NUM_MODULE_STEPS_TRAINED), steps)
-        if "total_loss" in run.learned[module]:
-            metrics.log_value(
-                (keys.LEARNER_RESULTS, module, "total_loss"), run.learned[module]["total_loss"], reduce="item"
-            )
+        if (loss := run.learned[module].get("total_loss")) is not None:
+            metrics.log_value((keys.LEARNER_RESULTS, module, "total_loss"), loss, reduce="item")
     _count(metrics, (keys.LEARNER_RESULTS, ALL_MODULES, keys.NUM_MODULE_STEPS_TRAINED), sum(trained.values()))
     _count(metrics, (keys.LEARNER_RESULTS, ALL_MODULES, keys.NUM_ENV_STEPS_TRAINED), env_steps, fast=True)
     for ours, theirs in _TIMERS.items():

@@ -23,7 +23,7 @@ from multigrid_rl.competition.folders import FolderPart, Scratch, write_parts
 from multigrid_rl.config.compose import compose
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.serve.course import Course
-from multigrid_rl.serve.judge import Judge, Verdict
+from multigrid_rl.serve.judge import CheckResult, Judge
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.worker import Worker
 from multigrid_rl.types import RunError
@@ -46,9 +46,9 @@ class ClusterJudge(Judge):
         anchor_files = {name: entry.files for name, entry in self.anchors.items() if entry.files and not entry.known}
         self._pickled = pickle.dumps((course.model_dump_json(), secrets, anchor_files))
 
-    def check(self, entry: Entry) -> Verdict:
+    def check(self, entry: Entry) -> CheckResult:
         """Let an entry play against itself and the rookie. Raises ``RunError``: the cluster failed."""
-        found: Verdict = self._run_remotely("check", entry)
+        found: CheckResult = self._run_remotely("check", entry)
         return found
 
     def play(self, one: Entry, two: Entry | None, spent_s: dict[str, float] | None = None) -> list[Pairing]:

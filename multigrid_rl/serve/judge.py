@@ -43,7 +43,7 @@ ANCHOR_GAMES = 10
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """The result of a check."""
 
     lines: tuple[str, ...]  # of passed checks, in order
@@ -142,7 +142,7 @@ class Judge:
                 write_parts(parts, temporary)
         return self.read(target)
 
-    def check(self, entry: Entry) -> Verdict:
+    def check(self, entry: Entry) -> CheckResult:
         """Let an entry play against itself and the rookie. Raises ``ScratchError``: this machine has no room."""
         check_agents([entry])
         rookie = self.anchors[self.course.first]
@@ -162,11 +162,11 @@ class Judge:
                 continue
             if pairing.reason is not None:
                 line += f" ({CHECK_S:g} s for all first games)" if spent > CHECK_S / 2 else ""
-                return Verdict(tuple(lines), line, spent)
+                return CheckResult(tuple(lines), line, spent)
             sides.update((side, None) for player, side in meeting.teams(config) if player is entry)
             lines.append(line)
         lines += [f"ok: plays {config.scenario} as {' and as '.join(sides)}"] if sides else []
-        return Verdict(tuple(lines), None if sides else "it plays no side", spent)
+        return CheckResult(tuple(lines), None if sides else "it plays no side", spent)
 
     # --- pairings
 

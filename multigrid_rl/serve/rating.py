@@ -52,15 +52,15 @@ def compute_ratings(results: Iterable[PairingResult], anchors: Sequence[int], *,
         return _mean_returns(results, {*anchors, 0})
     anchor_results = [result for result in results if {result.red, result.blue} <= {*anchors}]
     fixed, ratings = dict.fromkeys(anchors[:1], 0.0), dict[int, RatingInterval]()
-    strengths, rows = _fit(anchor_results, fixed)
-    if strengths:
-        shift = float(np.mean([*strengths.values()]))
-        fixed = {name: value - shift for name, value in strengths.items()}
+    fitted, rows = _fit(anchor_results, fixed)
+    if fitted:
+        shift = float(np.mean([*fitted.values()]))
+        fixed = {name: value - shift for name, value in fitted.items()}
         # The first anchor is the reference of all others: it has games, and no interval.
         played = sum(len(result.outcomes) for result in anchor_results if anchors[0] in (result.red, result.blue))
         ratings = {name: _on_scale(value, *rows.get(name, (0.0, played))) for name, value in fixed.items()}
-    strengths, rows = _fit([result for result in results if not {result.red, result.blue} <= fixed.keys()], fixed)
-    return ratings | {name: _on_scale(strengths[name], *row) for name, row in rows.items()}
+    fitted, rows = _fit([result for result in results if not {result.red, result.blue} <= fixed.keys()], fixed)
+    return ratings | {name: _on_scale(fitted[name], *row) for name, row in rows.items()}
 
 
 def _on_scale(strength: float, half_width: float, games: int) -> RatingInterval:
@@ -70,7 +70,7 @@ def _on_scale(strength: float, half_width: float, games: int) -> RatingInterval:
 
 
 def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
-    """Fit the strengths (natural logarithms of odds) of all except ``fixed``, with half an interval and games."""
+    """Return all strengths (natural logarithms of odds), and half the interval and the games of those not ``fixed``."""
     names = sorted({name for result in played for name in (result.red, result.blue)} | fixed.keys())
     index = {name: k for k, name in enumerate(names)}
     strength = np.array([fixed.get(name, 0.0) for name in names])

@@ -93,7 +93,7 @@ class Store:
     ``home`` has the folders ``uploads/ID`` (as handed in) and ``entries/hID`` (checked); ``now`` is seconds since 1970.
     """
 
-    #: Each entry plays alone: set from the game.
+    #: Whether each entry plays alone; workers set it from ``Judge.meets_nobody``.
     meets_nobody = False
 
     def __init__(self, url: str, home: Path, course: Course, now: Callable[[], float] = time.time) -> None:
@@ -159,7 +159,8 @@ class Store:
             session.add_all(rows)
             session.flush()
             ids = [row.id for row in rows]
-            for first, other in zip(ids, [0] * len(ids), strict=True) if self.meets_nobody else combinations(ids, 2):
+            pairs = [(number, 0) for number in ids] if self.meets_nobody else combinations(ids, 2)
+            for first, other in pairs:
                 self.add_job(session, "pair", first, other, lane=BUNDLE, priority=ANCHORS)
             if len(ids) == 1:
                 self.add_job(session, "rate", lane=BUNDLE, priority=FIRST)

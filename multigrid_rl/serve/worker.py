@@ -126,9 +126,8 @@ class Worker:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
         one, *other = [self.judge.entry(player_name(row)) for row in rows]
         ids = {player_name(row): row.id for row in rows}
-        spent = {
-            player_name(row): row.seconds for row in rows if row.person_id is not None
-        }  # an anchor plays against all hand-ins
+        # Only of hand-ins: an anchor plays against all of them, so its time has no limit.
+        spent = {player_name(row): row.seconds for row in rows if row.person_id is not None}
         played = self.judge.play(one, other[0] if other else None, spent)
         self.queue.save_pairings(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
 

@@ -36,7 +36,7 @@ Weights = Mapping[str, Mapping[str, Any]]
 
 
 def train(
-    engine: Any,
+    algorithm: Any,
     config: RunConfig,
     folder: RunFolder,
     observe: Callable[[dict[str, Any], GateKeeper], object],
@@ -46,8 +46,8 @@ def train(
     """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
 
     Args:
-        engine: RLlib's algorithm of the run: it has ``run``, ``row`` of the last iteration, ``iterate``, and ``write``
-            and ``read`` of a folder with weights, optimisers and the updates' state.
+        algorithm: such as ``rllib.algorithm.MultigridAlgorithm``, with a ``run``, its last ``row``, ``iterate``, and
+            ``write`` and ``read`` of a folder with weights, optimisers and the updates' state.
         config: the run. Its values apply, even where ``start`` was trained with others.
         folder: takes rows, checkpoints and verdict.
         observe: called after each iteration with its row and the gate keeper; a true answer interrupts the run.
@@ -60,22 +60,22 @@ def train(
         RunError: env runners, a learner or the folder failed, or the run diverged; reports and the last checkpoint
             stay.
     """
-    run: TrainingRun = engine.run
+    run: TrainingRun = algorithm.run
     last_stage = run.stages[-1]
     if (league := last_stage.scenario.league) is not None:
         run.league = load(league.pool)(last_stage.scenario, last_stage.factory.specs, config.seed, folder.path)
     row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
     quiet = True
     if start is not None:
-        restore(engine, start)
+        restore(algorithm, start)
         if row is not None:  # killed between its last checkpoint and its verdict: only that is missing
             ended = ended_by(config, run)
     elif config.init is not None:
         folder.add_fact("init", {"player": config.init, "weights": run.fingerprints()})
     last_checkpoint, written_at = run.env_steps, time.monotonic()
     while ended is None:
-        engine.iterate()
-        row = engine.row
+        algorithm.iterate()
+        row = algorithm.row
         run.reports.clock.begin()
         folder.record(row)
         stop_requested = observe(row, run.reports.keeper)
@@ -86,7 +86,7 @@ def train(
         quiet = quiet and _waits_for_an_end(row, config)
         is_due = run.env_steps - last_checkpoint >= config.train.checkpoint_every
         if ended or is_due or time.monotonic() - written_at >= CHECKPOINT_S:
-            checkpoint(engine, config, folder)
+            checkpoint(algorithm, config, folder)
             run.reports.clock.lap("checkpoint")
             last_checkpoint, written_at = run.env_steps, time.monotonic()
     assert row is not None
@@ -148,31 +148,31 @@ def ended_by(config: RunConfig, run: TrainingRun) -> str | None:
     return None
 
 
-def restore(engine: Any, start: Path) -> None:
+def restore(algorithm: Any, start: Path) -> None:
     """Continue from a checkpoint; logs a warning where the games start afresh.
 
     Raises ``ConfigError``: its weights are not finite.
     """
-    engine.read(start / "rllib")
-    engine.run.set_state(read_state(start))
-    problem = not_finite(engine.run.learner.get_weights())
+    algorithm.read(start / "rllib")
+    algorithm.run.set_state(read_state(start))
+    problem = not_finite(algorithm.run.learner.get_weights())
     if problem is not None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{problem} is not finite"))
 
 
-def checkpoint(engine: Any, config: RunConfig, folder: RunFolder) -> None:
+def checkpoint(algorithm: Any, config: RunConfig, folder: RunFolder) -> None:
     """Write RLlib's state, the run's and every module as a player, all or nothing; remove old checkpoints.
 
     Raises:
         DivergedError: there are weights that are not finite; nothing was written.
         RunError: it could not be written; the checkpoints before are untouched.
     """
-    run, root = engine.run, folder.path / "checkpoints"
+    run, root = algorithm.run, folder.path / "checkpoints"
     unfinished = root / UNFINISHED
     try:
         clear(unfinished)
         write_players(unfinished / "players", run, config, folder.path, folder.provenance)
-        engine.write(unfinished / "rllib")
+        algorithm.write(unfinished / "rllib")
         write_state(unfinished, run.get_state())
         margin = run.reports.keeper.margin()
         facts = {

@@ -56,11 +56,11 @@ class Stall:
 
 
 def build_run(
-    config: RunConfig, stages: Sequence[Stage], games: Sequence[EnvFactory], sampler: Sampler, learner: Any
+    config: RunConfig, stages: Sequence[Stage], factories: Sequence[EnvFactory], sampler: Sampler, learner: Any
 ) -> TrainingRun:
     """Return the run of a configuration, which begins with the player that its ``init`` names, if any."""
     patience = trainer_of(config.train.trainer).patience(config)
-    run = TrainingRun(stages, games, sampler, learner, None if patience is None else Stall(*patience))
+    run = TrainingRun(stages, factories, sampler, learner, None if patience is None else Stall(*patience))
     if config.init is not None:
         learner.begin_with(*find(STARTS, "player")(config, stages[-1].factory.specs))
         run.send_weights()
@@ -72,7 +72,7 @@ class TrainingRun:
 
     Args:
         stages: its games, one after the other.
-        games: recipes of the stages' games, as the sampler needs them.
+        factories: of the stages' environments, as the sampler needs them.
         learner: ``rllib.learner.GroupLearner``.
         stall: ends it when learning stalls, unless ``None``.
 
@@ -94,7 +94,7 @@ class TrainingRun:
     def __init__(
         self,
         stages: Sequence[Stage],
-        games: Sequence[EnvFactory],
+        factories: Sequence[EnvFactory],
         sampler: Sampler,
         learner: Any,
         stall: Stall | None = None,
@@ -106,11 +106,11 @@ class TrainingRun:
         self.agent_steps: dict[str, int] = {}
         self.lost_returns: list[str] = []
         self.league: Any = None
-        self._games = list(games)
+        self._factories: list[Any] = list(factories)
         self.finished: EpisodeTable | None = None
-        self._sent: dict[str, str] = {}
+        self._sent_hash: dict[str, str] = {}
         self.reports = Reports(stages[0].gates, stages[0].scenario.report_episodes)
-        sampler.begin(self._games[0], 0)
+        sampler.begin(self._factories[0], 0)
         self.send_weights()
 
     def iterate(self) -> None:
@@ -120,7 +120,7 @@ class TrainingRun:
         times = [time.perf_counter()]
         experience = self.sampler.sample()
         for part in experience:
-            if part.weights and part.weights != self._sent:
+            if part.weights_hash and part.weights_hash != self._sent_hash:
                 raise RunError("an env runner played with other weights than it was sent")
         times.append(time.perf_counter())
         self.env_steps += sum(part.env_steps for part in experience)
@@ -132,8 +132,9 @@ class TrainingRun:
         self.finished, extra = self.sampler.finished(experience)
         sample_s, learn_s, sync_s = np.diff(times).tolist()
         seconds = {"sample": sample_s + time.perf_counter() - times[-1], "learn": learn_s, "sync": sync_s}
-        for part in experience:
-            seconds |= {name: seconds.get(name, 0.0) + s / len(experience) for name, s in part.seconds.items()}
+        for part in experience:  # a mean over the processes
+            for name, spent_s in part.seconds.items():
+                seconds[name] = seconds.get(name, 0.0) + spent_s / len(experience)
         seconds |= learned.pop(SECONDS, {})
         self.learned = learned
         self.gradient_steps += int(max((metrics.get("gradient_steps", 0) for metrics in learned.values()), default=0))
@@ -202,7 +203,7 @@ class TrainingRun:
         """Play the games of another stage of the curriculum from now on, judged by its gates."""
         self.stage, self.stage_from = stage, self.env_steps
         self.reports.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
-        self.sampler.begin(self._games[stage], stage)
+        self.sampler.begin(self._factories[stage], stage)
 
     def adopt_learner(self) -> None:
         """Continue with the learner's current weights, and with the step sizes of this run's configuration."""
@@ -212,7 +213,7 @@ class TrainingRun:
     def send_weights(self) -> None:
         """Hand the learner's weights to the sampler, and remember their checksums."""
         weights = self.learner.get_weights()
-        self._sent = {name: fingerprint(tensors, quick=True) for name, tensors in weights.items()}
+        self._sent_hash = {name: fingerprint(tensors, quick=True) for name, tensors in weights.items()}
         self.sampler.set_weights(weights)
 
     def advance_league(self, export: Any) -> None:
@@ -223,18 +224,17 @@ class TrainingRun:
         roster = None if self.league is None else self.league.advance(self.env_steps, export)
         if roster is not None:
             self._set_roster(self.league.roster())
-            self.sampler.set_opponents(self._games[0], roster)
+            self.sampler.set_opponents(self._factories[0], roster)
 
     def _set_roster(self, roster: Any) -> None:
-        games: Any = self._games[0]
-        self._games[0] = games.with_roster(roster)
+        self._factories[0] = self._factories[0].with_roster(roster)  # a league has no curriculum
 
     def fingerprints(self) -> dict[str, str]:
         """Fingerprints of the learner's weights, by module."""
         return {module: fingerprint(weights) for module, weights in self.learner.get_weights().items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the run's state without the engine's: counters, stage, gates, episodes, games under way."""
+        """Return the run's state without RLlib's: counters, stage, gates, episodes, games under way."""
         state = {name: getattr(self, name) for name in _COUNTERS} | self.sampler.get_state()
         if self.league is not None:
             state["league"] = self.league.get_state()
@@ -244,7 +244,7 @@ class TrainingRun:
         return {**state, **sampler_state, "tracker": self.reports.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> bool:
-        """Continue from a state, when the engine has its own back; logs a warning where the games start afresh.
+        """Continue from a state, after RLlib has restored its own; logs a warning where the games start afresh.
 
         Returns:
             Whether the games continue; else fresh ones are played.
@@ -263,7 +263,7 @@ class TrainingRun:
             same = state["env_runners"] == self.sampler.remote
             playing = {number for games in state["games"].values() for number in games["opponents"]} if same else ()
             self._set_roster(self.league.roster(playing))
-        games_restored = self.sampler.set_state(state, self._games[self.stage])
+        games_restored = self.sampler.set_state(state, self._factories[self.stage])
         if not games_restored:
             LOG.warning("other games or env runners than before: weights and gates go on, games start afresh")
         return games_restored

@@ -160,13 +160,14 @@ def preflight(
         lines.append(f"warning:  train.lr={train.lr:g}: {advice}")
     lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
     learner = f"learner:  {threads}, {config.learner_threads} of torch"
-    lines += trainer_of(train.trainer).describe(config, learner, config.scenario.kind.games)
+    trainer = trainer_of(train.trainer)
+    lines += trainer.describe(config, learner, config.scenario.kind.games)
     lines += _stages(config)
-    counted = trainer_of(train.trainer).counts[1]
     batches = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
-    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {counted} steps{batches})")
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {trainer.counts[1]} steps{batches})")
     longest = train.env_steps - train.batch_size  # from the first report that is possible to the last
-    too_long = [gate.metric for gate in config.scenario.gates if gate.window > longest]
+    judged = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
+    too_long = [gate.metric for gate in judged if gate.window > longest]
     if too_long:
         bound = f"a window of at most {longest:,} steps, or a larger train.until"
         lines.append(f"warning:  scenario.gates: {', '.join(too_long)} cannot be held in this run, which needs {bound}")

@@ -101,7 +101,7 @@ class Trainer:
         settings: schema of ``train``, with the trainer's sections.
         learns_values: a value network is trained by rewards; else gates on values are left out.
         reads_data: learns from recorded play, the run's ``data``.
-        brings: patterns of metrics that it reports, and others need not.
+        brings: patterns of the metrics that it reports and that other trainers may lack.
         counts: what a step of the budget is, as (participle, adjective).
     """
 
@@ -175,7 +175,7 @@ class Trainer:
         return Update(networks, action_spaces, update_config(config), **options)
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler | None:  # noqa: ARG002
-        """Return the driver's sampler that plays with ``networks``, by module; ``None``: the engine's env runners."""
+        """Return the driver's sampler that plays with ``networks``, by module; ``None``: RLlib's env runners."""
         return None
 
     def patience(self, config: RunConfig) -> tuple[str, int | None] | None:  # noqa: ARG002

@@ -54,7 +54,7 @@ def played(algorithm):
 
     def noted():
         experience = sample()
-        hashes.extend(part.weights for part in experience)
+        hashes.extend(part.weights_hash for part in experience)
         return experience
 
     algorithm.run.sampler.sample = noted

@@ -81,6 +81,10 @@ def test_trainer_from_outside_runs_and_refuses(door, tmp_path):
     assert verdict["policy_updates"] == len(rows) > 1
     assert all(row["learner/red_0/step_length"] == 0.1 for row in rows)
     assert compose(["scenario=1v1", "experiment=none", "train.trainer=walk"]).train.walk.spread == 0.1
+    overrides = ["scenario=1v1", "experiment=none", "train.trainer=walk", "train.walk.spread=0.2"]
+    assert compose(overrides).train.walk.spread == 0.2
+    with pytest.raises(ConfigError, match="spread"):
+        compose([*overrides, "train.walk.spred=0.2"])
     with pytest.raises(ConfigError, match="data: expected null"):
         compose(["scenario=1v1", "experiment=none", "train.trainer=walk", "data=x"])
 

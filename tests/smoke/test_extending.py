@@ -34,6 +34,19 @@ def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:
     return found
 
 
+def _install(files: dict[str, str], folder: Path) -> bool:
+    """Write the metadata of an installed package with the page's entry points of these files; whether there are any."""
+    groups = re.findall(r'^\[project\.entry-points\."(\S+)"\]\n((?:.+\n)+)', PAGE, re.MULTILINE)
+    points = [(group, re.findall(r'^(\S+ = )"((\S+):\S+)"', lines, re.MULTILINE)) for group, lines in groups]
+    found = {group: [name + value for name, value, module in rows if f"{module}.py" in files] for group, rows in points}
+    metadata = folder / "mine-0.1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Name: mine\nVersion: 0.1\n")
+    text = "".join(f"[{group}]\n{chr(10).join(lines)}\n" for group, lines in found.items() if lines)
+    (metadata / "entry_points.txt").write_text(text)
+    return bool(text)
+
+
 #: Its page is a walk through a dozen commands.
 _DEAR = "From an installed game to a cup of three"
 
@@ -41,7 +54,7 @@ _DEAR = "From an installed game to a cup of three"
 @pytest.mark.parametrize(
     "heading", [pytest.param(heading, marks=pytest.mark.slow if heading == _DEAR else ()) for heading in _sections()]
 )
-def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
+def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch, request):
     files, lines = _sections()[heading]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -49,13 +62,19 @@ def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    if _install(files, site := tmp_path.parent / f"{tmp_path.name}-site"):
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.syspath_prepend(site)
+        tables.installed.cache_clear()
+        request.addfinalizer(tables.installed.cache_clear)
     for line in lines:
         verb, *words = shlex.split(line)[1:]
         if line.startswith("cp "):
             shutil.copy(verb, *words)
             continue
-        walks = "scenario=walker" in line and not tables.has(tables.BATCHED, "multigrid_rl.walkers.bodies:WalkerEnv")
-        if walks or not has_verb(verb) or ("agents/" in line and not tables.has(tables.NAMINGS, "agent")):
+        missing = "scenario=walker" in line and not tables.has(tables.BATCHED, "multigrid_rl.walkers.bodies:WalkerEnv")
+        missing |= "league" in line and not tables.has(tables.WEIGHTINGS, "uniform")
+        if missing or not has_verb(verb) or ("agents/" in line and not tables.has(tables.NAMINGS, "agent")):
             continue
         # What the line says comes last: it wins.
         works(verb, *(_SMALL if verb == "train" else []), *words, *_FEW.get(verb, []))
