@@ -1,1 +1,1 @@
-"""Add-on: cups, grading, hand-ins of strangers, and their sandbox."""
+"""Add-on: cups, grading, submissions of strangers, and their sandbox."""

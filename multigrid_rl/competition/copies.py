@@ -34,14 +34,14 @@ from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import ACTIONS, DONE
 
-#: Minimum shares of a network's decisions near those of this project's players together, of one other hand-in, and of
+#: Minimum shares of a network's decisions near those of the project's players together, of one other submission, and of
 #: two, as networks of the same recipe are similar.
 KNOWN_SHARE, HAND_IN_SHARE, TWO_SHARE = 0.53, 0.8, 0.85
 #: Minimum correlation of log-probabilities of equal decisions; minimum share of decisions that a named player adds to
 #: the others' shares.
 _MIN_CORRELATION, _MIN_ADDED = 0.95, 0.1
 #: Maximum error of an agent's actions as draws of players, and the share that these explain, see ``likelihoods.py``;
-#: for another hand-in the maximum as a multiple of the expected error, as networks of the same recipe are similar.
+#: for another submission the maximum as a multiple of the expected error, as networks of the same recipe are similar.
 MAX_ERROR, MIN_SHARE, DRAWN_FACTOR = 0.05, 0.7, 1.2
 #: Message to the student; only the instructor sees the name of the original.
 NOT_ORIGINAL = "not original: talk to your instructor"
@@ -58,7 +58,7 @@ Teams = Mapping[str, Mapping[str, Policy]]
 
 
 class CopyError(PlayerError):
-    """A hand-in is refused as a copy; the message is for the instructor."""
+    """A submission is refused as a copy; the message is for the instructor."""
 
 
 class Views(NamedTuple):
@@ -170,9 +170,9 @@ def _has_learned(choices: NDArray[np.int8]) -> bool:
 
 
 class Originals:
-    """Players for comparison with hand-ins: of a catalogue, the example agents, and earlier hand-ins.
+    """Players for comparison with submissions: of a catalogue, the example agents, and earlier submissions.
 
-    ``earlier``: folders of hand-ins; unplayable ones are left out.
+    ``earlier``: folders of submissions; unplayable ones are left out.
     """
 
     #: Whether agents are compared by a probe, for which they play.

@@ -1,4 +1,4 @@
-"""Commands of competitions: ``export`` a player, play a ``cup``, ``grade`` a hand-in or a class."""
+"""Commands of competitions: ``export`` a player, play a ``cup``, ``grade`` a submission or a class."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def grade(
         Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, new or to resume.")
     ] = None,
     earlier: Annotated[
-        Path | None, typer.Option(help="Folder of earlier hand-ins, a folder each, to find copies of.")
+        Path | None, typer.Option(help="Folder of earlier submissions, a folder each, to find copies of.")
     ] = None,
     allow_copies: Annotated[
         bool, typer.Option("--allow-copies", help="Grade copies, too, where the rubric says `refuse_known`.")

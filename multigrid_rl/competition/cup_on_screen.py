@@ -250,7 +250,7 @@ def _returns_table(results: CupResults) -> Table:
 
 
 def show_grade(hand_in: Submission, examiner: Examiner, output: Path | None) -> None:
-    """Grade one hand-in; status 1: not passed."""
+    """Grade one submission; status 1: not passed."""
     if "seed" not in examiner.rubric.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {examiner.rubric.seed} plays them again", err=True)
     result = None
@@ -269,7 +269,7 @@ def show_grade(hand_in: Submission, examiner: Examiner, output: Path | None) -> 
 def show_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> None:
     """Grade a class."""
     screen, began, rules = console(120), time.perf_counter(), examiner.rubric
-    screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
+    screen.print(f"{len(hand_ins)} submissions, {rules.points:g} points each, {rules.pass_points:g} are needed")
 
     def show(name: str, result: dict[str, Any], graded_now: bool) -> None:
         verdict = result["problem"] or ("passed" if result["passed"] else "not passed")

@@ -1,4 +1,4 @@
-"""Entries of a cup: bundles, external agents, players by name, and broken hand-ins."""
+"""Entries of a cup: bundles, external agents, players by name, and broken submissions."""
 
 import hashlib
 import secrets
@@ -242,7 +242,7 @@ def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
 
 @strangers()
 def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
-    """Return the entry at ``path``, ``broken`` if it cannot play; ``original_name``: the hand-in's name."""
+    """Return the entry at ``path``, ``broken`` if it cannot play; ``original_name``: the submission's name."""
     folder_name = original_name or path.name
     name = entry_name(folder_name)
     note = "" if name == folder_name else f" (folder {shown(folder_name)})"

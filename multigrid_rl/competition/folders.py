@@ -27,7 +27,7 @@ _YOUNG_S = 60.0
 
 
 class FolderPart(NamedTuple):
-    """A file, folder or link of a hand-in."""
+    """A file, folder or link of a submission."""
 
     path: Path  # relative to the folder
     kind: str
@@ -114,7 +114,7 @@ class ScratchError(RunError):
 
 
 def inner_path(where: Path, name: str) -> PurePosixPath:
-    """Return the path of a file in a hand-in folder. Raises ``PlayerError``: it leads out of the folder."""
+    """Return the path of a file in a submission folder. Raises ``PlayerError``: it leads out of the folder."""
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts and not {"\\", "\0"} & {*name}
     if not inside or len(path.parts) > MAX_FOLDER_DEPTH:

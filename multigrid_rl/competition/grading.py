@@ -1,6 +1,6 @@
 """Grading by a rubric: hidden seeds and opponents, gates measured again by play, points; and a class's gradebook.
 
-A class gets a result and a feedback page for each hand-in, and one table; an interrupted grading resumes.
+A class gets a result and a feedback page for each submission, and one table; an interrupted grading resumes.
 """
 
 import json
@@ -65,11 +65,11 @@ LEFT_OUT = "Entropy cannot be measured for a program: its check is left out, and
 
 @dataclass(frozen=True)
 class Examiner:
-    """Grades hand-ins by a rubric.
+    """Grades submissions by a rubric.
 
     The result has neither the seed nor a hash that could confirm a guess. Its ``problem`` is for the instructor, as it
     may contain a failed agent's text; ``feedback_problem`` is for the student. Hidden opponents are in the rubric's
-    ``folder``, and hand-ins are compared with ``originals``.
+    ``folder``, and submissions are compared with ``originals``.
     """
 
     rubric: Rubric
@@ -95,8 +95,8 @@ class Examiner:
     def grade(self, bundle: Path) -> dict[str, Any]:
         """Play all exams and count points.
 
-        Raises ``PlayerError``: the hand-in cannot be used, or is a refused copy; see :meth:`refused`; ``RunError``:
-        something else than the hand-in failed.
+        Raises ``PlayerError``: the submission cannot be used, or is a refused copy; see :meth:`refused`; ``RunError``:
+        something else than the submission failed.
         """
         rubric = self.rubric
         program = self._checked_kind(bundle)
@@ -137,7 +137,7 @@ class Examiner:
         }
 
     def result(self, submission: Submission) -> dict[str, Any]:
-        """Return the result of a hand-in; of an unplayable one without points and with the reason."""
+        """Return the result of a submission; of an unplayable one without points and with the reason."""
         try:
             if submission.problem is not None:
                 raise PlayerError(submission.problem)
@@ -147,7 +147,7 @@ class Examiner:
             return self.refused(submission.folder, reason_of(error, submission.folder, submission.name), feedback)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
-        """Return the result of an unplayable hand-in: no points, the problem, and the student's feedback."""
+        """Return the result of an unplayable submission: no points, the problem, and the student's feedback."""
         student_problem = problem if feedback is None else feedback
         return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": student_problem}
 
@@ -158,7 +158,7 @@ class Examiner:
         return result | {"seconds": 0.0, "problem": None, "exams": []}
 
     def _checked_kind(self, bundle: Path) -> bool:
-        """Return whether the hand-in is a program. Raises ``PlayerError``: this kind is not graded here."""
+        """Return whether the submission is a program. Raises ``PlayerError``: this kind is not graded here."""
         program = folder_kind(bundle) == "agent"
         kind = "an agent" if program else "a bundle"
         if self.rubric.hand_in == ("bundle" if program else "agent"):
@@ -213,7 +213,7 @@ class Examiner:
 
 
 def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
-    """Return an examiner that finds copies of the project's players and of ``earlier`` hand-ins."""
+    """Return an examiner that finds copies of the project's players and of ``earlier`` submissions."""
     return Examiner(rubric, folder, originals_of(*scenario_and_game(rubric.scenario), earlier), limits)
 
 
@@ -235,7 +235,7 @@ def check_hand_in(path: Path) -> None:
     if path.is_dir():
         try:
             folder_kind(path)
-        except PlayerError:  # without folders: an unplayable hand-in, which gets no points
+        except PlayerError:  # without folders: an unplayable submission, which gets no points
             if folders := [each for each in sorted(path.iterdir()) if each.is_dir() and each.name[0] not in "._"]:
                 first = printable(folders[0].name)
                 wanted = "a folder with a bundle or an agent; -o grades.csv grades each folder in it"
@@ -243,7 +243,7 @@ def check_hand_in(path: Path) -> None:
 
 
 def check_table(table: Path, folder: Path) -> None:
-    """Check that the hand-ins are neither in the gradebook nor around it. Raises ``PlayerError``."""
+    """Check that the submissions are neither in the gradebook nor around it. Raises ``PlayerError``."""
     handed_in, home = folder.resolve(), table.with_suffix("").resolve()
     if handed_in.is_relative_to(home):
         wanted = f"another name: the folder beside it, {home.name}/, is for results, and holds what was handed in"
@@ -255,7 +255,7 @@ def check_table(table: Path, folder: Path) -> None:
 def grade_class(
     table: Path, hand_ins: list[Submission], examiner: Examiner, show: Callable[[str, dict[str, Any], bool], None]
 ) -> list[dict[str, Any]]:
-    """Grade a class and write its table; unchanged hand-ins with a grade are not played again.
+    """Grade a class and write its table; unchanged submissions with a grade are not played again.
 
     A folder named after the CSV ``table`` holds all other files; a resumed class keeps its first seed. ``show`` gets
     each name, its result, and whether it was graded now. Raises ``PlayerError``: the folder has other content, another
@@ -294,7 +294,7 @@ def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
 
 
 def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
-    """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
+    """Return the result of an earlier session; ``None`` if the submission has changed or the file is damaged."""
     try:
         result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
         unchanged = result["files_sha256"] == folder_sha256(hand_in.folder)
@@ -321,7 +321,7 @@ def _file(home: Path, hand_in: Submission, kind: str, suffix: str) -> Path:
 
 
 def _copies(hand_ins: list[Submission], results: list[dict[str, Any]], originals: Originals) -> list[str]:
-    """Return, for each hand-in, the originals among other hand-ins and known players."""
+    """Return, for each submission, the originals among other submissions and known players."""
     fingerprints: dict[str, Fingerprint] = {}
     for hand_in in hand_ins:
         with suppress(PlayerError):

@@ -29,16 +29,16 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected, printable, shown
 
 ZIP = ".zip"
-#: Maximum folders and zip files around a hand-in: a platform's folder, a zip file, and the folder in it.
+#: Maximum folders and zip files around a submission: a platform's folder, a zip file, and the folder in it.
 _MAX_NESTING = 3
-#: Maximum unpacked bytes of all zip files of one hand-in, nested ones included.
+#: Maximum unpacked bytes of all zip files of one submission, nested ones included.
 _MAX_UNPACKED = 2 * MAX_FOLDER_BYTES
 #: Maximum bytes of a zip file's list of files; it is read at once and takes ten times as many in memory.
 _MAX_LIST = 400 * MAX_FOLDER_FILES
 
 
 class Submission(NamedTuple):
-    """The hand-in of one student."""
+    """The submission of one student."""
 
     name: str  # of the original folder or file
     folder: Path  # with a bundle or an agent, unpacked if necessary
@@ -46,21 +46,21 @@ class Submission(NamedTuple):
 
 
 def hand_ins(folder: Path, scratch: Path) -> list[Submission]:
-    """Return everything in ``folder``, one hand-in for each folder and file, sorted; without hidden ones.
+    """Return everything in ``folder``, one submission for each folder and file, sorted; without hidden ones.
 
     Zip files are unpacked below ``scratch``. Raises ``PlayerError``: no folder, or nothing in it; ``ScratchError``.
     """
     try:
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError as error:
-        raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
+        raise PlayerError(expected(folder, "a folder with submissions", error.strerror)) from error
     if not paths:
         raise PlayerError(expected(folder, "a folder with one folder for each student", "none in it"))
     return [hand_in(path, scratch / folder.resolve().name) for path in paths]
 
 
 def hand_in(path: Path, scratch: Path) -> Submission:
-    """Return the hand-in at ``path``, unpacked below ``scratch`` if zipped. Raises ``ScratchError``."""
+    """Return the submission at ``path``, unpacked below ``scratch`` if zipped. Raises ``ScratchError``."""
     room = Counter(bytes=_MAX_UNPACKED, files=2 * MAX_FOLDER_FILES)
     try:
         return Submission(path.name, _find_folder(path, scratch, _MAX_NESTING, room))
@@ -127,7 +127,7 @@ def _find_folder(path: Path, scratch: Path, depth: int, room: Counter[str]) -> P
 
 
 def _inner_paths(folder: Path) -> list[Path]:
-    """Return folders and zip files in a folder without links, which lead out of the hand-in."""
+    """Return folders and zip files in a folder without links, which lead out of the submission."""
     try:
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError:

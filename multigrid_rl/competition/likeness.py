@@ -111,7 +111,7 @@ class Likeness(Originals):
 
 
 def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] = ()) -> Originals:
-    """Return the project's players and ``earlier`` hand-ins for comparison in a game."""
+    """Return the project's players and ``earlier`` submissions for comparison in a game."""
     originals = Originals if scenario.kind.board else Likeness
     return originals(spec, Catalogue(data_root() / "checkpoints"), earlier)
 

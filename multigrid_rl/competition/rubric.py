@@ -179,7 +179,7 @@ class Rubric(Part):
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
     hand_in: Literal["bundle", "agent", "both"] = "both"
-    #: No points for a player of the catalogue, an earlier hand-in, or a near copy of one.
+    #: No points for a player of the catalogue, an earlier submission, or a near copy of one.
     refuse_known: bool = False
     exams: list[Exam] = Field(min_length=1)
 

@@ -1,1 +1,1 @@
-"""A class server: hand-ins, a ladder that grows, deadlines (docs/serve.md). Stands above `competition` and `show`."""
+"""A class server: submissions, a growing ladder, deadlines (docs/serve.md). Stands above `competition` and `show`."""

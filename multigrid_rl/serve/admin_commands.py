@@ -85,7 +85,7 @@ def verify(context: AdminContext) -> dict[str, Any]:
 
 
 def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
-    """Return a line for each entry whose files differ from the hand-in, and the ids of forgotten ones."""
+    """Return a line for each entry whose files differ from the submission, and the ids of forgotten ones."""
     lines, forgotten = [], set()
     for row in rows:
         if row.person_id is None or not row.sha256:
@@ -209,7 +209,7 @@ def _restart_ids(session: Any) -> None:
 
 
 def final(context: AdminContext) -> dict[str, Any]:
-    """Play a cup of all hand-ins on the ladder, and the anchors, with fresh seeds; resumes as a cup."""
+    """Play a cup of all submissions on the ladder, and the anchors, with fresh seeds; resumes as a cup."""
     place, queue, folder = context.place, context.queue, context.output
     if folder is None:
         raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))

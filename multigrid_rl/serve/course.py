@@ -22,12 +22,12 @@ MOST_WORKERS = 64
 
 
 class Deadline(Strict):
-    """A date until which a hand-in is on time."""
+    """A date until which a submission is on time."""
 
     name: str = Field(min_length=1, max_length=60)
     #: With its offset from UTC: ``2026-12-01T23:59:00+01:00``.
     at: AwareDatetime
-    #: Hours in which a hand-in still is on time.
+    #: Hours in which a submission still is on time.
     grace_h: float = Field(default=0.0, ge=0)
 
 
@@ -40,7 +40,7 @@ class Extension(Strict):
 
 
 class HandInQuota(Strict):
-    """How many hand-ins a student has. A fault of the server costs none."""
+    """How many submissions a student has. A fault of the server costs none."""
 
     hand_ins: int = Field(default=20, ge=1)
     per_h: float = Field(default=24.0, gt=0)
@@ -64,7 +64,7 @@ class CourseLimits(Strict):
     step_s: float = Field(default=2.0, gt=0)
     total_s: float = Field(default=30.0, gt=0)
     memory_mb: int = Field(default=1024, ge=16)
-    #: For all starts and answers of one hand-in; beyond this it plays no more.
+    #: For all starts and answers of one submission; beyond this it plays no more.
     all_s: float = Field(default=300.0, gt=0)
 
 
@@ -76,22 +76,22 @@ class Course(Strict):
     overrides: list[str] = Field(default=[])
     #: Players of ``multigrid-rl players``, or folders beside this file: their ratings are fixed.
     anchors: list[str] = Field(default=["random", "blue-rookie", "hunter", "blue-adept", "blue-master"], min_length=1)
-    #: First opponent of each hand-in; one of the anchors, by default the first.
+    #: First opponent of each submission; one of the anchors, by default the first.
     rookie: str | None = None
     #: Games of each pairing from each side: of networks, and of programs, which play the first ones of the same games.
     games: int = Field(default=100, ge=2, le=10_000)
     program_games: int = Field(default=20, ge=2, le=10_000)
-    #: Other hand-ins that each one meets, while the queue is empty.
+    #: Other submissions that each one meets, while the queue is empty.
     matches: int = Field(default=5, ge=0)
-    counts: Literal["latest", "best"] = "latest"  # which of a student's hand-ins stands on the ladder
+    counts: Literal["latest", "best"] = "latest"  # which of a student's submissions stands on the ladder
     rubric: str | None = None  # file beside this one, as of `multigrid-rl grade`
     roster: str = "roster.csv"
-    earlier: str | None = None  # folder beside this file, with earlier years' hand-ins, to find copies of
+    earlier: str | None = None  # folder beside this file, with earlier years' submissions, to find copies of
     deadlines: list[Deadline] = Field(default=[])
-    #: Ids of the roster, by the team's name: a hand-in of one member counts for all.
+    #: Ids of the roster, by the team's name: a submission of one member counts for all.
     teams: dict[Annotated[str, Field(pattern=r"^\w[\w -]{0,59}$")], list[str]] = Field(default={})
     extensions: list[Extension] = Field(default=[])
-    #: A hand-in after the last deadline is refused; or counts where it has more points than the one on time, after
+    #: A submission after the last deadline is refused; or counts where it has more points than the one on time, after
     #: ``penalty`` percent for each begun day; or is shown beside the one on time, and does not count.
     late: Literal["refuse", "penalty", "beside"] = "beside"
     penalty: float = Field(default=10.0, ge=0, le=100)
@@ -101,7 +101,7 @@ class Course(Strict):
     public: Public = Public()
     #: Processes that play games of networks; there are as many for programs.
     workers: int = Field(default=2, ge=1, le=MOST_WORKERS)
-    #: Days that hand-ins and replays are kept after the last deadline; the privacy page says it.
+    #: Days that submissions and replays are kept after the last deadline; the privacy page says it.
     keep_days: int = Field(default=365, ge=1)
 
     @field_validator("deadlines")
@@ -137,7 +137,7 @@ class Course(Strict):
     def _rookie_is_an_anchor(self) -> "Course":
         if self.rookie is not None and self.rookie not in self.anchors:
             raise ValueError(expected("rookie", " or ".join(self.anchors), self.rookie))
-        wrong = [name for name in self.anchors if re.fullmatch(r"h\d+|.*/.*", name)]  # as hand-ins are called
+        wrong = [name for name in self.anchors if re.fullmatch(r"h\d+|.*/.*", name)]  # as submissions are called
         if wrong or len(set(self.anchors)) < len(self.anchors):
             raise ValueError(
                 expected(
@@ -150,7 +150,7 @@ class Course(Strict):
 
     @cached_property
     def first(self) -> str:
-        """The first opponent of each hand-in."""
+        """The first opponent of each submission."""
         return self.rookie or self.anchors[0]
 
     def over(self, now: float) -> bool:
@@ -170,16 +170,16 @@ class Course(Strict):
         return DAY_S * max(days, default=0.0)
 
     def end(self, deadline: Deadline, code: str) -> float:
-        """Return the time, in seconds since 1970, until which a hand-in of a student is on time."""
+        """Return the time, in seconds since 1970, until which a submission of a student is on time."""
         return deadline.at.timestamp() + self._extension_s(deadline, code) + 3600 * deadline.grace_h
 
     def late_days(self, at: float, deadline: Deadline, code: str) -> int:
-        """Return how many days a hand-in at ``at`` is late, begun ones counted; 0: on time."""
+        """Return how many days a submission at ``at`` is late, begun ones counted; 0: on time."""
         late_s = at - deadline.at.timestamp() - self._extension_s(deadline, code)
         return 0 if late_s <= 3600 * deadline.grace_h else int(-(-late_s // DAY_S))
 
     def points_shown(self, at: float, now: float, code: str) -> bool:
-        """Return whether a student sees the points of a hand-in: at once, or after its deadline."""
+        """Return whether a student sees the points of a submission: at once, or after its deadline."""
         ends = [self.end(each, code) for each in self.deadlines]
         return self.public.points == "at once" or now >= min((end for end in ends if end >= at), default=at)
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from multigrid_rl.text import ConfigError, expected
 
-#: States of a hand-in, in their order; ``refused`` may follow each except ``rated``.
+#: States of a submission, in their order; ``refused`` may follow each except ``rated``.
 STATES = ("received", "checking", "placing", "rated", "refused")
 #: Version of these tables, to be raised with each change of one; key of the setting that stores it.
 VERSION, VERSION_KEY = "0002", "version"
@@ -76,7 +76,7 @@ class HandIn(Base):
 
 
 class StoredPairing(Base):
-    """A pairing: all games of two hand-ins from one side, as a cup's ``Pairing`` in JSON."""
+    """A pairing: all games of two submissions from one side, as a cup's ``Pairing`` in JSON."""
 
     __tablename__ = "games"
     __table_args__ = (UniqueConstraint("series", "red_id", "blue_id", "side"),)  # nothing is counted twice
@@ -111,7 +111,7 @@ class Job(Base):
 
 
 class Rating(Base):
-    """The place of a hand-in on the ladder, computed from all games."""
+    """The place of a submission on the ladder, computed from all games."""
 
     __tablename__ = "ratings"
     hand_in_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), primary_key=True)
@@ -122,7 +122,7 @@ class Rating(Base):
 
 
 class Grade(Base):
-    """The grade of a hand-in by the rubric."""
+    """The grade of a submission by the rubric."""
 
     __tablename__ = "grades"
     hand_in_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), primary_key=True)
@@ -165,7 +165,7 @@ def engine_of(url: str) -> Engine:
 def _begin(connection: Connection) -> None:
     # A read followed by a write fails where another connection wrote in between (https://sqlite.org/isolation.html).
     writes = connection.get_execution_options().get("writes", "")
-    # A power cut may lose results, which are computed again, but no hand-in (https://sqlite.org/pragma.html).
+    # A power cut may lose results, which are computed again, but no submission (https://sqlite.org/pragma.html).
     connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if writes == 'durable' else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

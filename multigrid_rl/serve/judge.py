@@ -1,4 +1,4 @@
-"""Games of a course, by the rules of a cup: the check of a hand-in, its pairings, its grade.
+"""Games of a course, by the rules of a cup: the check of a submission, its pairings, its grade.
 
 ``multigrid-rl inspect`` at home and the server run the same :meth:`Judge.check`, with the same games.
 """
@@ -106,7 +106,7 @@ class Judge:
         return entry
 
     def _entry(self, name: str) -> Entry:
-        """Return an anchor or a checked hand-in by name. Raises ``PlayerError``: damaged."""
+        """Return an anchor or a checked submission by name. Raises ``PlayerError``: damaged."""
         return self.anchors.get(name) or self.read(self._folder(name))
 
     def _folder(self, name: str) -> Path:
@@ -114,7 +114,7 @@ class Judge:
         return self.home / "entries" / name
 
     def warm(self) -> None:
-        """Load kernels, and the players that hand-ins are compared with."""
+        """Load kernels, and the players that submissions are compared with."""
         for entry in self.anchors.values():
             self.check(entry)
         self.originals  # noqa: B018
@@ -122,7 +122,7 @@ class Judge:
     # --- the check
 
     def unpack(self, uploaded: Path, target: Path) -> Entry:
-        """Unpack a hand-in, ``upload.zip`` or ``folder`` in ``uploaded``, into ``target``.
+        """Unpack a submission, ``upload.zip`` or ``folder`` in ``uploaded``, into ``target``.
 
         Raises ``PlayerError``: no player, in one line for its author; ``ScratchError``, ``OSError``: no room.
         """
@@ -222,7 +222,7 @@ class Judge:
 
     @contextmanager
     def _earlier(self) -> Iterator[list[Path]]:
-        """Yield the folders of earlier years' hand-ins. Raises ``PlayerError``: there are none."""
+        """Yield the folders of earlier years' submissions. Raises ``PlayerError``: there are none."""
         with closing(Scratch()) as scratch:
             folder = self.course.earlier
             found = hand_ins(self.course_folder / folder, scratch.path) if folder is not None else []
@@ -230,12 +230,12 @@ class Judge:
 
     @cached_property
     def originals(self) -> Originals:
-        """Players of the project, and earlier years' hand-ins, to find copies of."""
+        """Players of the project, and earlier years' submissions, to find copies of."""
         with self._earlier() as folders:
             return originals_of(self.scenario, self.config.spec, folders)
 
     def similar_players(self, name: str, others: Sequence[str]) -> str:
-        """Return the players that an entry is similar to: of the project, and of other hand-ins, by name."""
+        """Return the players that an entry is similar to: of the project, and of other submissions, by name."""
         entry, watched = self.entry(name), {}
         if entry.kind == "external" and self.originals.probes_agents and not agents_trusted():
             watched = probe_entry(entry, self.config)

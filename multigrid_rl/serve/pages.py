@@ -1,4 +1,4 @@
-"""Pages about games and hand-ins: the ladder, entries and their matches, a person's hand-ins, uploads."""
+"""Pages about games and submissions: the ladder, entries and their matches, a person's submissions, uploads."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from multigrid_rl.show.words import plural
 from multigrid_rl.text import ConfigError, expected, shown
 
 DONE = ("rated", "refused")
-#: Fields of a hand-in in JSON.
+#: Fields of a submission in JSON.
 _REPORTED_FIELDS = ("state", "state_at", "reason", "log", "deadline", "sha256")
 #: Letters of a pairing's results, by their meaning for the first side; forfeited are games of either side.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
@@ -39,9 +39,9 @@ class Ladder(NamedTuple):
     """The ladder as one visitor sees it."""
 
     rows: list[Row]
-    hidden: dict[int, int]  # hand-in -> how many rows before it are not shown
-    names: dict[int, str]  # hand-in -> displayed name
-    own_id: int  # the visitor's hand-in; 0: none
+    hidden: dict[int, int]  # submission -> how many rows before it are not shown
+    names: dict[int, str]  # submission -> displayed name
+    own_id: int  # the visitor's submission; 0: none
     mark: str  # hash of the content
 
 
@@ -92,7 +92,7 @@ def ladder(visit: Visit) -> Response:
 
 
 def _author(visit: Visit, hand_in_id: int) -> tuple[str, Person | None]:
-    """Return the name of a hand-in and its author, of an anchor ``None``; the cache has those of all."""
+    """Return the name of a submission and its author, of an anchor ``None``; the cache has those of all."""
 
     def make() -> dict[int, tuple[str, Person | None]]:
         with visit.site.store.reading() as session:
@@ -104,7 +104,7 @@ def _author(visit: Visit, hand_in_id: int) -> tuple[str, Person | None]:
 
 
 def display_name(visit: Visit, hand_in_id: int) -> str:
-    """Return the name of a hand-in for the visitor."""
+    """Return the name of a submission for the visitor."""
     if (name := visible_ladder(visit).names.get(hand_in_id)) is not None:
         return name
     name, person = _author(visit, hand_in_id)
@@ -113,7 +113,7 @@ def display_name(visit: Visit, hand_in_id: int) -> str:
     if not (visit.teaches or visit.in_same_team(person.id)):
         return "an entry that is not shown"
     name = visit.site.store.team(person.id).name or (person.name if _shows_names(visit) else person.pseudonym)
-    return f"{name} (hand-in {hand_in_id})"
+    return f"{name} (submission {hand_in_id})"
 
 
 class Matchup(NamedTuple):
@@ -193,11 +193,11 @@ def match(visit: Visit) -> Response:
     )  # fmt: skip
 
 
-# --- hand-ins
+# --- submissions
 
 
 def hand_ins(visit: Visit) -> Response:
-    """Show the visitor's hand-ins with forms to hand in, or to instructors those of a student."""
+    """Show the visitor's submissions with forms to hand in, or to instructors those of a student."""
     is_own = "id" not in visit.request.path_params
     person = visit.user if is_own else visit.row_or_404(Person)
     store, now = visit.site.store, visit.site.store.now()
@@ -210,8 +210,8 @@ def hand_ins(visit: Visit) -> Response:
         if found.counting is not None:
             counts_for.setdefault(found.counting[0].id, []).append(deadline.name)
     return visit.page(
-        "mine.html", "My hand-ins" if is_own else person.name, who=person, rows=rows, missed=missed, stands=counts_for,
-        team=store.team(person.id).name,
+        "mine.html", "My submissions" if is_own else person.name, who=person, rows=rows, missed=missed,
+        stands=counts_for, team=store.team(person.id).name,
         left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=visit.site.url,
         due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
         frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(visit, person.id),
@@ -220,18 +220,18 @@ def hand_ins(visit: Visit) -> Response:
 
 
 def _on_ladder(visit: Visit, person_id: int) -> int:
-    """Return the hand-in of a person or team on the ladder; 0: none that the visitor may see."""
+    """Return the submission of a person or team on the ladder; 0: none that the visitor may see."""
     team_ids = visit.site.store.team(person_id).ids
     return next((row.hand_in.id for row in visible_ladder(visit).rows if row.hand_in.person_id in team_ids), 0)
 
 
 def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
-    """Return whether the visitor may read the points of a hand-in now."""
+    """Return whether the visitor may read the points of a submission now."""
     return visit.teaches or visit.site.store.course.points_shown(row.at, visit.site.store.now(), code)
 
 
 def _readable_hand_in(visit: Visit) -> tuple[HandIn, str]:
-    """Return the requested hand-in, and its author's id. Raises ``HTTPException`` 404: another team's."""
+    """Return the requested submission, and its author's id. Raises ``HTTPException`` 404: another team's."""
     row = visit.row_or_404(HandIn)
     if not (visit.teaches or visit.in_same_team(row.person_id)):
         raise HTTPException(404)
@@ -250,7 +250,7 @@ def files(visit: Visit) -> Response:
 
 
 def hand_in(visit: Visit) -> Response:
-    """Show the state of a hand-in, as a page, JSON, or the changed part of the page."""
+    """Show the state of a submission, as a page, JSON, or the changed part of the page."""
     row, code = _readable_hand_in(visit)
     rating, grade = visit.site.store.get(Rating, row.id), visit.site.store.get(Grade, row.id)
     grade = grade if _may_read_points(visit, row, code) else None
@@ -364,7 +364,7 @@ def health(visit: Visit) -> Response:
     return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 
-#: Pages about games and hand-ins.
+#: Pages about games and submissions.
 PAGES = [
     Page("/", ladder, cached=True),
     Page("/entry/{id}", entry),

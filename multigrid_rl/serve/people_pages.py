@@ -27,7 +27,7 @@ _SHOWN_EVENTS = ("fault", "appeal", "setting", "grade again", "check again", "co
 _GRADE_FIELDS = ("points", "of", "feedback")
 _FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _RATING_FIELDS = ("rating", "low", "high")
-#: Columns of the late hand-in.
+#: Columns of the late submission.
 _LATE_COLUMNS = ("late_hand_in", "late_by", "late_rating", "late_points")
 _MORE_COLUMNS = ("points", "of", "sha256", *_LATE_COLUMNS, "team", "by_anchors")
 #: Tables for other systems: the key of :func:`results` in each column.
@@ -106,7 +106,7 @@ def stay(visit: Visit) -> Response:
 
 
 def desk(visit: Visit) -> Response:
-    """Show the state of the server, and hand-ins that need attention."""
+    """Show the state of the server, and submissions that need attention."""
     store = visit.site.store
     with store.reading() as session:
         hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id).order_by(HandIn.id.desc())
@@ -129,7 +129,7 @@ def desk(visit: Visit) -> Response:
 
 
 def freeze(visit: Visit) -> Response:
-    """Refuse hand-ins, or take them again."""
+    """Refuse submissions, or take them again."""
     visit.site.store.freeze(bool(visit.form.get("on")), visit.user.id)
     return RedirectResponse("/desk", 303)
 
@@ -141,7 +141,7 @@ def appeal(visit: Visit) -> Response:
 
 
 def again(visit: Visit) -> Response:
-    """Let a hand-in, or all, be graded, compared or checked again."""
+    """Let a submission, or all, be graded, compared or checked again."""
     kind = str(visit.form.get("kind"))
     if kind not in ("grade", "copies", "check"):
         raise ConfigError(expected("kind", "grade, copies or check", kind))
@@ -172,7 +172,7 @@ def link(visit: Visit) -> Response:
 
 
 def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
-    """Return a row for each student: the hand-in that counts, and the late one; missing values have no key.
+    """Return a row for each student: the submission that counts, and the late one; missing values have no key.
 
     ``deadline``: its name, the last one by default. Raises ``ConfigError``: there is no such deadline.
     """

@@ -46,26 +46,26 @@ class LostLeaseError(RunError):
     """Another worker has this job by now, and the result is discarded."""
 
 
-#: Everything that ratings are computed from, at one moment: games, anchors, hand-ins that played all their first games.
+#: Everything that ratings are computed from, at one moment: games, anchors, submissions that played all first games.
 QueueSnapshot = tuple[list[PairingResult], list[int], list[int]]
 
 
 def player_name(row: HandIn) -> str:
-    """Return the name of a hand-in in pairings and as a folder in ``entries``: ``h12``, or the name of an anchor."""
+    """Return the name of a submission in pairings and as a folder in ``entries``: ``h12``, or the name of an anchor."""
     return row.name if row.person_id is None else f"h{row.id}"
 
 
 def _lane(row: HandIn, most_s: float = SLOW_S) -> str:
-    """Return the lane of a hand-in's games."""
+    """Return the lane of a submission's games."""
     return BUNDLE if row.kind != "external" else SLOW if row.seconds > most_s else PROGRAM
 
 
 def _waiting_games(row: HandIn) -> ColumnElement[bool]:
-    """Return the condition for jobs of a hand-in's games that no worker has yet."""
+    """Return the condition for jobs of a submission's games that no worker has yet."""
     return and_(Job.kind == "pair", Job.hand_in_id == row.id, Job.worker == "")
 
 
-#: Failed jobs go behind others, except ratings: all hand-ins wait for that one job.
+#: Failed jobs go behind others, except ratings: all submissions wait for that one job.
 _ORDER = (Job.priority, case((Job.kind == "rate", 0), else_=Job.attempts), Job.hand_in_id, Job.id)
 
 
@@ -192,7 +192,7 @@ class Queue(People):
     # --- results
 
     def save_check(self, job: Job, kind: str, sha256: str, log: str, seconds: float = 0.0) -> None:
-        """Store that a hand-in plays, and add its games against the anchors."""
+        """Store that a submission plays, and add its games against the anchors."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state != "checking":  # its author asked to be forgotten meanwhile
@@ -204,7 +204,7 @@ class Queue(People):
                 self.add_job(session, "pair", row.id, other, lane=_lane(row, SLOW_CHECK_S), priority=FIRST)
 
     def save_refusal(self, job: Job, reason: str, log: str = "", kind: str = "") -> None:
-        """Store that a hand-in does not play, by its own fault."""
+        """Store that a submission does not play, by its own fault."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
             if row.state not in ("rated", "refused"):
@@ -212,7 +212,7 @@ class Queue(People):
                 self._refuse(session, row, reason, log)
 
     def save_pairings(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
-        """Store the pairings of a job: hand-ins of the first and the other side (0: nobody), and the games."""
+        """Store the pairings of a job: submissions of the first and the other side (0: nobody), and the games."""
         with self.finishing(job) as session:
             # This row is a lock: of two jobs that end at the same moment the second sees the first.
             session.get(Setting, "fixed", with_for_update=True)
@@ -249,7 +249,7 @@ class Queue(People):
     def save_ratings(
         self, job: Job, snapshot: QueueSnapshot, ratings: Ratings, by_anchors: Ratings | None = None
     ) -> None:
-        """Store ratings, and those from games against anchors alone; placed hand-ins are on the ladder from now on."""
+        """Store ratings, and those from games against anchors alone; placed submissions are now on the ladder."""
         played, _, placed = snapshot
 
         def has_new_games(session: Session) -> bool:
@@ -270,7 +270,7 @@ class Queue(People):
             self.add_event(session, "ladder", f"{len(played)} pairings")
 
     def save_grade(self, job: Job, result: dict[str, Any], text: str, feedback: str) -> None:
-        """Store the grade of a hand-in: the result, its text, and the student's feedback."""
+        """Store the grade of a submission: the result, its text, and the student's feedback."""
         with self.finishing(job) as session:
             values = {key: result[key] for key in ("points", "of", "passed")}
             values |= {"at": self.now(), "result": text, "feedback": feedback}
@@ -278,7 +278,7 @@ class Queue(People):
             self.add_event(session, "graded", hand_in=job.hand_in_id)
 
     def by_anchors(self) -> dict[int, list[float]]:
-        """Return ratings from games against anchors alone with the ends of their intervals, by hand-in."""
+        """Return ratings from games against anchors alone with the ends of their intervals, by submission."""
         return {int(number): row for number, row in json.loads(self.setting(BY_ANCHORS) or "{}").items()}
 
     def surprises(self) -> list[tuple[Row, list[float]]]:
@@ -288,14 +288,14 @@ class Queue(People):
         return [(row, ends) for row, ends in found if ends and not ends[1] <= row.rating <= ends[2]]
 
     def save_similar(self, job: Job, same_as: str) -> None:
-        """Store the players that a hand-in is similar to."""
+        """Store the players that a submission is similar to."""
         with self.finishing(job) as session:
             session.get_one(HandIn, job.hand_in_id).same_as = same_as
 
     # --- games beyond the first ones
 
     def suggest(self) -> bool:
-        """Add a pairing of the hand-in with the widest interval (a new one) and its nearest; returns whether it did."""
+        """Add a pairing of the submission with the widest interval (a new one) and its nearest: True if so."""
         if self.meets_nobody:
             return False
         rows = [row for row in self.ladder() if row.plays]
@@ -328,7 +328,7 @@ class Queue(People):
         return self.all(select(Job).order_by(*_ORDER))
 
     def health(self) -> dict[str, float]:
-        """Return numbers: hand-ins by state, jobs by lane, overdue hand-ins, seconds that the oldest job waits."""
+        """Return numbers: submissions by state, jobs by lane, overdue ones, seconds that the oldest job waits."""
         now = self.now()
         with self.reading() as session:
             states = session.execute(select(HandIn.state, func.count()).group_by(HandIn.state)).all()
@@ -343,7 +343,7 @@ class Queue(People):
         return found | {"pairings": float(games or 0), "faults": float(faults or 0)}
 
     def redo(self, kind: str, ids: Sequence[int] = (), by: int = 0) -> int:
-        """Do ``grade`` or ``copies`` for rated hand-ins again, or ``check``, free of quota, for refused ones.
+        """Do ``grade`` or ``copies`` for rated submissions again, or ``check``, free of quota, for refused ones.
 
         Returns how many: those of ``ids``, or all; ``by`` is the instructor.
         """
@@ -358,7 +358,7 @@ class Queue(People):
                     self.add_job(session, "check", row.id, lane=BUNDLE, priority=FIRST)
                 else:
                     self.add_job(session, kind, row.id)
-            self.add_event(session, f"{kind} again", f"{len(rows)} hand-ins", person=by)
+            self.add_event(session, f"{kind} again", f"{len(rows)} submissions", person=by)
             return len(rows)
 
     def appeal(self, game_id: int, by: int = 0) -> None:

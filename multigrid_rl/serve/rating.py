@@ -18,7 +18,7 @@ _PLAYED = "RBD"
 
 
 class PairingResult(NamedTuple):
-    """The result of a pairing of two hand-ins, by id; ``blue`` is 0 where nobody meets."""
+    """The result of a pairing of two submissions, by id; ``blue`` is 0 where nobody meets."""
 
     red: int
     blue: int
@@ -39,7 +39,7 @@ class RatingInterval(NamedTuple):
     games: int
 
 
-Ratings = dict[int, RatingInterval]  # by the id of a hand-in
+Ratings = dict[int, RatingInterval]  # by the id of a submission
 
 
 def compute_ratings(results: Iterable[PairingResult], anchors: Sequence[int], *, by_wins: bool = True) -> Ratings:

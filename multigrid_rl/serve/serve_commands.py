@@ -1,4 +1,4 @@
-"""The commands ``serve``, ``inspect`` and ``submit``: a class server, and a hand-in to one from a terminal."""
+"""The commands ``serve``, ``inspect`` and ``submit``: a class server, and a submission to one from a terminal."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ACTIONS = {
     "backup": "write everything into one new file, -o FILE",
     "restore": "bring back what a backup has, into an empty folder and database; FILE behind the course",
     "final": "after the deadline: a cup of all that stands on the ladder, with fresh seeds, -o FOLDER",
-    "freeze": "take no more hand-ins; `thaw` takes them again",
+    "freeze": "take no more submissions; `thaw` takes them again",
     "thaw": "",
-    "regrade": "grade all rated hand-ins again",
+    "regrade": "grade all rated submissions again",
     "export": "write ladder.csv, moodle.csv, canvas.csv or gradescope.zip, named behind the course, perhaps with a "
     "deadline's name behind it, the last one by default",
     "purge": "forget who asked for it a week ago, and everybody once `keep_days` after the last deadline are over; or "
@@ -85,7 +85,7 @@ def serve(
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
     trusted: Trusted = False,
 ) -> None:
-    """Serve a class: hand-ins, a ladder, grades (docs/serve.md). One process and its children; no service is needed."""
+    """Serve a class: submissions, a ladder, grades (docs/serve.md). One process with children; no service is needed."""
     # Before numpy is loaded: the threads of a dozen processes would compete for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from multigrid_rl.serve.supervisor import place_of, start
@@ -181,7 +181,7 @@ class CourseClient:
         raise AssertionError
 
     def send(self, archive: bytes, name: str = "upload.zip") -> str:
-        """Send an archive, after the pieces of an earlier try; returns the number of the hand-in."""
+        """Send an archive, after the pieces of an earlier try; returns the number of the submission."""
         name = name.encode("ascii", "replace").decode()
         place = f"/parts/{hashlib.sha256(archive).hexdigest()}"
         answer = self.request(place)
@@ -193,7 +193,7 @@ class CourseClient:
         return str(answer["hand_in"])
 
     def follow(self, number: str, every_s: float = 0.5) -> Iterator[dict[str, Any]]:
-        """Yield a hand-in whenever its state has changed, the last time when it is rated or refused."""
+        """Yield a submission whenever its state has changed, the last time when it is rated or refused."""
         last_state = None
         while True:
             hand_in = self.request(f"/hand-in/{number}")
@@ -217,7 +217,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
 def as_zip(path: Path) -> bytes:
     """Return a folder as a zip file, the same for the same files, or a zip file as it is.
 
-    Raises ``PlayerError``: content that no hand-in may have, such as a link.
+    Raises ``PlayerError``: content that no submission may have, such as a link.
     """
     if path.is_file():
         return path.read_bytes()
@@ -237,7 +237,7 @@ def submit(
     folder: Annotated[Path, typer.Argument(help="Folder of a bundle or an agent, or a zip file of it.")],
     to: Annotated[str, typer.Option("--to", metavar="URL", help="Address of the class server.")],
     token: Annotated[Path, typer.Option(help="File with your token, as the server's page gives it.")] = TOKEN,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the hand-in until it is rated.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the submission until it is rated.")] = True,
 ) -> None:
     """Hand an agent in to a class server; the same command resumes what broke off. Leaves with 1 if it is refused."""
     if not folder.exists():
@@ -245,7 +245,7 @@ def submit(
     try:
         secret = token.expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise refused("--token", "a file with the token from the page My hand-ins", f"{token}: {error}") from error
+        raise refused("--token", "a file with the token from the page My submissions", f"{token}: {error}") from error
     if not secret.isascii() or len(secret.split()) != 1:
         raise refused("--token", "a file with one token and nothing else", token)
     course = CourseClient(to, secret)

@@ -171,7 +171,7 @@ class Visit(NamedTuple):
     def page(self, template: str, title: str, *, status: int = 200, **content: Any) -> Response:
         """Return a page, or a part of one."""
         role = self.person.role if self.person else ""
-        pages = [("/", "Ladder"), ("/mine", "My hand-ins"), ("/desk", "Desk")][: 1 + _ROLE_RANK[role]]
+        pages = [("/", "Ladder"), ("/mine", "My submissions"), ("/desk", "Desk")][: 1 + _ROLE_RANK[role]]
         text = environment().get_template(template).render(
             {"lead": "", **content}, title=title, course=self.site.store.course, person=self.person,
             pages=pages, here=self.request.url.path, stamp=stamp(), version=__version__, contents=[],
@@ -312,11 +312,11 @@ _ERROR_TEXTS = {
     405: ("There is nothing here", ""),
     413: ("That is too large", ""),
     429: ("That was a little too often", "Wait a moment and try again."),
-    500: ("The server made a mistake", "It is noted, and costs no hand-in. Try again."),
+    500: ("The server made a mistake", "It is noted, and costs no submission. Try again."),
 }
 #: Faults of the visitor, with a message of one line.
 _REFUSED = (PlayerError, ConfigError)
-_NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My hand-ins"
+_NO_TOKEN = "token: expected one of this course that was not revoked, got another: make a new one on My submissions"
 
 
 def _error_response(site: Site, request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Data of a class server: people, hand-ins, jobs, games, ratings. Every change is one transaction.
+"""Data of a class server: people, submissions, jobs, games, ratings. Every change is one transaction.
 
 Pages and workers share nothing else. :class:`multigrid_rl.serve.queue.Queue`, a subclass, has the methods of workers.
 """
@@ -24,14 +24,14 @@ from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Ratin
 from multigrid_rl.serve.rating import PairingResult
 from multigrid_rl.text import ConfigError, expected, printable
 
-#: Seconds in which a state should be over; the pages show overdue hand-ins.
+#: Seconds in which a state should be over; the pages show overdue submissions.
 STATE_S = {"received": 60.0, "checking": 60.0, "placing": 600.0}
 #: Lanes of jobs, each with its workers: networks, programs, slow jobs.
 LANES = BUNDLE, PROGRAM, SLOW = "bundle", "program", "slow"
 #: Priorities: games of anchors; checks, first games and ratings; further games; slow jobs.
 ANCHORS, FIRST, MATCH, LATER = 0, 1, 3, 5
 FROZEN = "frozen"
-#: Events of hand-ins that are not on the ladder yet; they change no cached page.
+#: Events of submissions that are not on the ladder yet; they change no cached page.
 _UNLISTED_EVENTS = ("checking", "placing", "played", "fault")
 #: Pairings of one query.
 _BATCH_SIZE = 100
@@ -42,7 +42,7 @@ TableRow = TypeVar("TableRow")
 class Row(NamedTuple):
     """A row of the ladder."""
 
-    rank: int  # among hand-ins, from 1; of an anchor that of the next below it
+    rank: int  # among submissions, from 1; of an anchor that of the next below it
     hand_in: HandIn
     person: Person | None  # ``None`` for an anchor
     team: str  # its name, if the author has one
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
     @property
     def plays(self) -> bool:
-        """Whether it is a hand-in with files: its author is not forgotten."""
+        """Whether it is a submission with files: its author is not forgotten."""
         return self.person is not None and not self.person.forgotten
 
 
@@ -74,12 +74,12 @@ class Team(NamedTuple):
     ids: list[int]
 
 
-#: A hand-in with its rating and grade, if it has them.
+#: A submission with its rating and grade, if it has them.
 HandInResult = tuple[HandIn, Rating | None, Grade | None]
 
 
 class DeadlineResult(NamedTuple):
-    """The hand-in that counts for a deadline, and the late one."""
+    """The submission that counts for a deadline, and the late one."""
 
     counting: HandInResult | None
     late: HandInResult | None  # it may be the one that counts
@@ -88,7 +88,7 @@ class DeadlineResult(NamedTuple):
 
 
 class Store:
-    """People, hand-ins, games and ratings of one course, in a database with tables (:func:`make_tables`).
+    """People, submissions, games and ratings of one course, in a database with tables (:func:`make_tables`).
 
     ``home`` has the folders ``uploads/ID`` (as handed in) and ``entries/hID`` (checked); ``now`` is seconds since 1970.
     """
@@ -142,7 +142,7 @@ class Store:
             return "" if found is None else found.value
 
     def freeze(self, frozen: bool, by: int = 0) -> bool:
-        """Refuse hand-ins, or take them again, and return which; ``by``: the id of a person."""
+        """Refuse submissions, or take them again, and return which; ``by``: the id of a person."""
         with self.writing() as session:
             session.merge(Setting(key=FROZEN, value="1" if frozen else ""))
             self.add_event(session, "setting", FROZEN, person=by)
@@ -231,28 +231,28 @@ class Store:
         return row
 
     def set_state(self, session: Session, row: HandIn, state: str, reason: str = "", log: str = "") -> None:
-        """Change the state of a hand-in."""
+        """Change the state of a submission."""
         row.state, row.state_at, row.reason = state, self.now(), reason
         row.log = log or row.log
         row.deadline = self.now() + STATE_S[state] if state in STATE_S else 0.0
         self.add_event(session, state, reason, hand_in=row.id, person=row.person_id or 0)
 
     def upload_folder(self, hand_in_id: int) -> Path:
-        """Return the folder of a hand-in as uploaded: ``upload.zip`` or ``folder`` in it."""
+        """Return the folder of a submission as uploaded: ``upload.zip`` or ``folder`` in it."""
         return self.home / "uploads" / str(hand_in_id)
 
     def entry_folder(self, hand_in_id: int) -> Path:
-        """Return the folder of a checked hand-in, as it plays."""
+        """Return the folder of a checked submission, as it plays."""
         return self.home / "entries" / f"h{hand_in_id}"
 
     # --- for pages
 
     def history(self, person_id: int) -> list[HandInResult]:
-        """Return all hand-ins of a person or the team, the newest first, with rating and grade if there are any."""
+        """Return all submissions of a person or the team, the newest first, with rating and grade if there are any."""
         return [result for result, _ in self._results(HandIn.person_id.in_(self.team(person_id).ids))]
 
     def _results(self, *conditions: Any, without: Sequence[Any] = ()) -> list[tuple[HandInResult, Person | None]]:
-        """Return hand-ins with rating, grade and author, the newest first; columns ``without`` are not loaded."""
+        """Return submissions with rating, grade and author, the newest first; columns ``without`` are not loaded."""
         query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
         query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
         with self.reading() as session:
@@ -260,9 +260,9 @@ class Store:
             return [((row, rating, grade), person) for row, rating, grade, person in found]
 
     def ladder(self) -> list[Row]:
-        """Return the ladder, the best first: anchors, and each author's hand-in that counts, else the late one."""
+        """Return the ladder, the best first: anchors, and each author's submission that counts, else the late one."""
         by_author: dict[int, list[tuple[HandInResult, Person | None]]] = {}
-        # Hand-ins that still play their first games are left out.
+        # Submissions that still play their first games are left out.
         on_ladder = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
         for result, person in self._results(*on_ladder, without=(HandIn.log, Grade.result, Grade.feedback)):
             first = -result[0].id if person is None else self.team(person.id).ids[0]
@@ -282,11 +282,11 @@ class Store:
         return [row._replace(rank=rank) for row, rank in zip(rows, ranks, strict=False)]
 
     def events(self, hand_in_id: int) -> list[Event]:
-        """Return the events of a hand-in, in order."""
+        """Return the events of a submission, in order."""
         return self.all(select(Event).where(Event.hand_in_id == hand_in_id).order_by(Event.id))
 
     def games_of(self, hand_in_id: int) -> list[PairingResult]:
-        """Return the pairings of a hand-in on the ladder, in the order in which they were played."""
+        """Return the pairings of a submission on the ladder, in the order in which they were played."""
         with self.reading() as session:
             in_pairing = (StoredPairing.red_id == hand_in_id) | (StoredPairing.blue_id == hand_in_id)
             return self.pairings(session, in_pairing, by_wins=True)
@@ -314,7 +314,7 @@ class Store:
 def deadline_result(
     results: list[HandInResult], course: Course, deadline: Deadline | None, code: str
 ) -> DeadlineResult:
-    """Return the hand-in of the student with this id that counts: the last, or the best, rated one on time.
+    """Return the submission of the student with this id that counts: the last, or the best, rated one on time.
 
     The late one is chosen in the same way; it counts where the course's ``late`` says so.
     """

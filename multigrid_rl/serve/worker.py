@@ -35,7 +35,7 @@ _SERVER_FAULTS = (SQLAlchemyError, OSError, RunError, MemoryError, PlayerError, 
 class Worker:
     """Does jobs of some lanes of a queue, which a judge plays; ``name`` is unique to the process.
 
-    The jobs of a hand-in: an upload adds a ``check``, which adds a ``pair`` for each anchor; after the last of them a
+    The jobs of a submission: an upload adds a ``check``, which adds a ``pair`` for each anchor; after the last one a
     ``rate`` puts it on the ladder, and adds ``copies`` and a ``grade``.
     """
 
@@ -126,7 +126,7 @@ class Worker:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
         one, *other = [self.judge.entry(player_name(row)) for row in rows]
         ids = {player_name(row): row.id for row in rows}
-        # Only of hand-ins: an anchor plays against all of them, so its time has no limit.
+        # Only of submissions: an anchor plays against all of them, so its time has no limit.
         spent = {player_name(row): row.seconds for row in rows if row.person_id is not None}
         played = self.judge.play(one, other[0] if other else None, spent)
         self.queue.save_pairings(job, [(ids[each.red], ids.get(each.blue, 0), each) for each in played])
@@ -147,7 +147,7 @@ class Worker:
 
     def _copies(self, job: Job) -> None:
         hand_in = self._row(job.hand_in_id)
-        # All hand-ins of others, replaced ones too.
+        # All submissions of others, replaced ones too.
         query = select(HandIn).join(Person, Person.id == HandIn.person_id).where(HandIn.state == "rated")
         team_ids = self.queue.team(hand_in.person_id).ids if hand_in.person_id else []
         query = query.where(HandIn.person_id.not_in(team_ids), ~Person.forgotten)

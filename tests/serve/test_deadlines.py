@@ -156,7 +156,7 @@ def test_what_one_of_a_team_hands_in_counts_for_all_and_takes_one_place(of):
         assert ">owls</a>" in ines.get("/")[1]
         assert "In team owls" in ada.get("/mine")[1]
         assert ada.get(f"/hand-in/{second[0]}")[0] == 200
-        assert "owls (hand-in" in ada.get(f"/entry/{first[0]}")[1]
+        assert "owls (submission" in ada.get(f"/entry/{first[0]}")[1]
 
 
 def test_points_are_hidden_from_students_until_the_deadline_that_a_hand_in_was_for(of):

@@ -89,17 +89,17 @@ def test_a_students_whole_way(browser, site, tmp_path):
         with page.expect_response(lambda answer: "?part" in answer.url, timeout=8_000):
             pass
         assert page.locator("tr.own").count() == 1
-        page.get_by_role("link", name="My hand-ins").click()
+        page.get_by_role("link", name="My submissions").click()
         page.set_input_files("input[name=folder]", tmp_path / "folder")
         page.get_by_role("button", name="Hand in the folder").click()
         page.wait_for_url("**/hand-in/*")
-        page.get_by_role("link", name="All my hand-ins").click()
+        page.get_by_role("link", name="All my submissions").click()
         page.get_by_role("button", name="Make a token for it").click()
         assert len(page.locator(".token").inner_text()) > 60
         fit(page)
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url(site.url + "/")
-        assert page.get_by_role("link", name="My hand-ins").count() == 0
+        assert page.get_by_role("link", name="My submissions").count() == 0
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_an_instructors_whole_way(browser, site):
             page.get_by_role("link", name="moodle.csv").click()
         assert "ID number" in loaded.value.path().read_text()
         page.get_by_role("button", name="Freeze").click()
-        page.get_by_role("button", name="Take hand-ins again").click()
+        page.get_by_role("button", name="Take submissions again").click()
         page.get_by_role("button", name="Freeze").wait_for()
         page.get_by_role("button", name="Show link").first.click()
         assert "/enter/" in page.locator(".token").inner_text()

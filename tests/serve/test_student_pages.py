@@ -46,4 +46,4 @@ def test_the_desk_calls_who_is_alike_by_name(site, store):
     with store.writing() as session:
         session.get_one(HandIn, one).same_as = f"h{other} (the same); last-year/h{other} (the same)"
     page = Client(site, "i1").get("/desk")[1]
-    assert f"Student 4 (hand-in {other}) (the same); last-year/h{other} (the same)" in page
+    assert f"Student 4 (submission {other}) (the same); last-year/h{other} (the same)" in page
