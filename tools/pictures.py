@@ -191,15 +191,17 @@ GALLERY = {
     "blue-adept": ("blue-rookie", "the opponent of the first hour", "scenario=1v1"),
     "blue-master": ("blue-adept", "from 4 million steps against four players", "scenario=1v1"),
     "blue-grandmaster": ("blue-master", "a GRU, from 52 million steps in leagues", "scenario=1v1"),
+    "blue-champion": ("blue-grandmaster", "from 165 million more, against its best responses", "scenario=1v1"),
     "2v2-rookie": ("random", "a team's first opponent", "scenario=2v2"),
     "2v2-adept": ("2v2-rookie", "from 1.5 million steps against three teams", "scenario=2v2"),
     "2v2-master": ("2v2-adept", "from 8 million steps in a league", "scenario=2v2"),
+    "2v2-champion": ("2v2-master", "from 56 million more, against its best responses", "scenario=2v2"),
     "cheetah-expert-2": (None, "HalfCheetah, an expert for imitation learning", "scenario=halfcheetah"),
 }
 
 
 def gallery(_: Path) -> None:
-    """Film a median game of ten players, and write the page that shows them."""
+    """Film a median game of each player, and write the page that shows them."""
     (IMAGES / "gallery").mkdir(exist_ok=True)
     cards, rows = Catalogue(), []
     for name, (opponent, about, scenario) in GALLERY.items():
