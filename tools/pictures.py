@@ -202,7 +202,6 @@ GALLERY = {
 
 def gallery(_: Path) -> None:
     """Film a median game of each player, and write the page that shows them."""
-    (IMAGES / "gallery").mkdir(exist_ok=True)
     cards, rows = Catalogue(), []
     for name, (opponent, about, scenario) in GALLERY.items():
         film = IMAGES / "gallery" / f"{name}.gif"
