@@ -128,9 +128,10 @@ class Shell:
             os.close(answered)
 
     def _serve(self, shell: subprocess.Popen[bytes], asked: int, answered: int) -> None:
-        got = b""
+        got, waiting = b"", select.poll()  # select.select takes no file above 1,023
+        waiting.register(asked, select.POLLIN)
         while shell.poll() is None:
-            if not select.select([asked], [], [], 0.02)[0]:
+            if not waiting.poll(20):
                 continue
             got += os.read(asked, 65536)
             parts = got.split(b"\0")
