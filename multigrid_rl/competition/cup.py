@@ -72,7 +72,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
                 # An agent in a sandbox may also kill the cup, by memory outside its limits.
                 with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
                     pairing = _play_with_retries(meeting, config)
-            if pairing.seconds or pairing.at_fault:  # networks alone put nobody out
+            if pairing.seconds or pairing.at_fault:  # networks alone put no entry out
                 played.append(pairing)
                 reasons = entries_out(played, config)
             write_atomic(path, pairing.model_dump_json().encode())

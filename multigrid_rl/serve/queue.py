@@ -212,7 +212,7 @@ class Queue(People):
                 self._refuse(session, row, reason, log)
 
     def save_pairings(self, job: Job, played: list[tuple[int, int, Pairing]]) -> None:
-        """Store the pairings of a job: submissions of the first and the other side (0: nobody), and the games."""
+        """Store the pairings of a job: submissions of the first and the other side (0: no opponent), and the games."""
         with self.finishing(job) as session:
             # This row is a lock: of two jobs that end at the same moment the second sees the first.
             session.get(Setting, "fixed", with_for_update=True)

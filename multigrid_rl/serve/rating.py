@@ -18,7 +18,7 @@ _PLAYED = "RBD"
 
 
 class PairingResult(NamedTuple):
-    """The result of a pairing of two submissions, by id; ``blue`` is 0 where nobody meets."""
+    """The result of a pairing of two submissions, by id; ``blue`` is 0 without an opponent."""
 
     red: int
     blue: int

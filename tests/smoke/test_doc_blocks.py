@@ -133,9 +133,9 @@ class Reader:
         result = call(*words)
         if batch := re.search(r"until: expected at least ([\d,]+)", result.stderr):
             result = call(*words, "--until", batch[1].replace(",", ""))
-        told = result.stderr.splitlines()
-        there = self.again and result.exit_code == 2 and told
-        if there and re.search(r"expected a new|exists already|not empty|is there", told[-1]):
+        printed = result.stderr.splitlines()
+        there = self.again and result.exit_code == 2 and printed
+        if there and re.search(r"expected a new|exists already|not empty|is there", printed[-1]):
             return 0
         good = (0, 1) if verb == "grade" else (0,)
         assert result.exit_code in good, (words, result.output[-500:], result.exception)
