@@ -88,10 +88,11 @@ class PettingZooEnvs(Episodes):
         self._seat_specs = describe_game(env_id, env_args or {}).seats
         self.seats = tuple(self._seat_specs)
         super().__init__(num_envs, len(self.seats))
+        self._swapped = tuple(swapped)
         self.games: list[Any] = self._open_games(env_args or {}, draw_mode)
         weakref.finalize(self, _close, self.games)
-        if swapped:
-            self.games = [SwappedRoles(game, swapped) for game in self.games]
+        if self._swapped:
+            self.games = [SwappedRoles(game, self._swapped) for game in self.games]
         self._places = {seat: a for a, seat in enumerate(self.seats)}
         self._mask_parts = {seat: spec.parts for seat, spec in self._seat_specs.items() if spec.legal}
         self._copied_shapes = {seat: spec.copied_shape for seat, spec in self._seat_specs.items()}

@@ -322,6 +322,16 @@ def failure_message(env_id: str, call: str, got: str) -> str:
 _ROLES = 1
 
 
+def roles_of(seed: int, agents: Iterable[str], groups: Iterable[tuple[str, ...]]) -> dict[str, str]:
+    """Return agent -> role in an episode, drawn anew within each of the ``groups``."""
+    # Not the game's random numbers: its cards must not reveal the roles.
+    rng = np.random.default_rng((seed, _ROLES))
+    roles = {agent: agent for agent in agents}
+    for group in groups:
+        roles |= dict(zip(group, (group[k] for k in rng.permutation(len(group))), strict=True))
+    return roles
+
+
 class SwappedRoles:
     """A game that draws the roles of the agents in each group anew for each episode.
 
@@ -334,11 +344,7 @@ class SwappedRoles:
 
     def start(self, seed: int) -> StepResult:
         """Begin an episode."""
-        # Not the game's random numbers: its cards must not reveal the roles.
-        rng = np.random.default_rng((seed, _ROLES))
-        self._roles = {agent: agent for agent in self.agents}
-        for group in self.groups:
-            self._roles |= dict(zip(group, (group[k] for k in rng.permutation(len(group))), strict=True))
+        self._roles = roles_of(seed, self.agents, self.groups)
         self._agents = {role: agent for agent, role in self._roles.items()}
         return self._renamed(self.game.start(seed))
 

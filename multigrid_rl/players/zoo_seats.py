@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
 from multigrid_rl.envs.base import TRIAL_STEPS, UserReward
+from multigrid_rl.envs.connect_four import CONNECT_FOUR, ConnectFourEnvs
 from multigrid_rl.envs.particles import ParticleEnvs, plays
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import GameDescription, describe_game
@@ -219,8 +220,7 @@ class ZooPlace(SeatByAgent):
     ) -> PettingZooEnvs:
         """Build games that show all their seats."""
         names = tuple(dict.fromkeys(game.teams.values()))
-        batched = plays(game.env_id, game.env_args) and not (game.swaps or game.draw_mode)
-        return (ParticleEnvs if batched else PettingZooEnvs)(
+        return _environments_of(game)(
             *(game.env_id, num_envs),
             env_args=game.env_args,
             teams=tuple(names.index(team) for team in game.teams.values()) if game.wins else None,
@@ -274,6 +274,15 @@ class ZooPlace(SeatByAgent):
             if not valid:
                 raise PlayerError(expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, got))
         return False
+
+
+def _environments_of(game: ZooSpec) -> type[PettingZooEnvs]:
+    """Return the class that plays a game: all its boards or worlds in one call where one of ours can."""
+    if game.draw_mode:
+        return PettingZooEnvs
+    if game.env_id == CONNECT_FOUR and not game.env_args:
+        return ConnectFourEnvs
+    return ParticleEnvs if plays(game.env_id, game.env_args) and not game.swaps else PettingZooEnvs
 
 
 #: Entry of ``tables.PLACES``.
