@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.table import Table
 from multigrid_rl.cli.app import fail, refused
 from multigrid_rl.cli.output import console, one_thread, spread
 from multigrid_rl.config.recipes import scenario_id
+from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import PlayerError
 
@@ -107,6 +109,9 @@ def freeze(
     seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0; a team if one network plays it.")],
     name: Annotated[str, typer.Option(help="Name in the catalogue, for example blue-rookie.")],
     checkpoint: Checkpoint = None,
+    average: Annotated[
+        int, typer.Option(min=1, help="Take the mean of the weights of this many checkpoints, that one the last.")
+    ] = 1,
     episodes: Annotated[int, typer.Option(min=100, help="Games that measure its strength.")] = 1000,
     checkpoints: Checkpoints = None,
 ) -> None:
@@ -118,10 +123,20 @@ def freeze(
     one_thread()
     players = catalogue.Catalogue(checkpoints)
     source, kind = run_player(run, seat, checkpoint), run_config(run).scenario.kind
-    card = freeze.freeze(source, name, players, episodes, kind.spec if kind.rivals else None)
+    kept = [path.name for path in checkpoints_in(run / "checkpoints")]
+    last = kept.index(source.parent.parent.name) + 1
+    if average > last:
+        raise refused("--average", f"at most {last}, the checkpoints that {run} has kept until then", average)
+    with TemporaryDirectory() as folder:
+        if average > 1:
+            sources = [run_player(run, seat, checkpoint) for checkpoint in kept[last - average : last]]
+            source = freeze.averaged(sources, Path(folder) / "player")
+        card = freeze.freeze(source, name, players, episodes, kind.spec if kind.rivals else None)
     typer.echo(f"froze {players.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if not card.strength:
         target = targets.find_target(str(run), checkpoint=checkpoint)
+        if average > 1:  # what the run plays with is another network
+            target = targets.find_target(f"{players.root / name}/", opponent="random" if kind.rivals else None)
         returns = evaluation.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         cards.write_card(players.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():

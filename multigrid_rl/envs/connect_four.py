@@ -45,7 +45,8 @@ class ConnectFourEnvs(PettingZooEnvs):
         won = has_four(self._discs[boards, movers])
         self._rewards[boards, movers] = won
         self._rewards[boards, 1 - movers] = 0.0 - won
-        over = won | self._discs[boards, :, 0].any(axis=1).all(axis=1)
+        full = np.asarray(self._discs[boards, :, 0].any(axis=1)).all(axis=1)
+        over = won | full
         self.turn[boards, movers] = False
         self.turn[boards, 1 - movers] = ~over
         self._show(boards, 1 - movers)

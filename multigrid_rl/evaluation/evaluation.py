@@ -127,11 +127,13 @@ def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed:
 
 
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
-    """Measure the returns of fresh episodes by mode, for a player's card."""
+    """Measure the returns of fresh episodes by mode, on all sides that it plays, for a player's card."""
     returns: dict[str, Returns] = {}
-    for part in evaluate(target, episodes=episodes, seed=seed).parts:
-        mean, low, high = interval_of(part.returns)
-        returns[part.mode] = Returns(episodes=part.table.episodes, mean=mean, low=low, high=high, seed=seed)
+    parts = evaluate(target, episodes=episodes, seed=seed).parts
+    for mode in dict.fromkeys(part.mode for part in parts):
+        values = np.concatenate([part.returns for part in parts if part.mode == mode])
+        mean, low, high = interval_of(values)
+        returns[mode] = Returns(episodes=len(values), mean=mean, low=low, high=high, seed=seed)
     return returns
 
 

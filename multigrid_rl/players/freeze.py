@@ -1,9 +1,11 @@
 """Turn a run's player into a frozen one of the catalogue, and measure its strength."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.metrics import outcome_shares
@@ -38,6 +40,24 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int, game: S
     card = write_player(catalogue.root / name, read_network(source, trained).state_dict(), values)
     catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
     return card
+
+
+def averaged(sources: Sequence[Path], folder: Path) -> Path:
+    """Write the last of several players of one run into ``folder``, with the mean of all their weights; returns it.
+
+    Where learners run in circles around an equilibrium, the mean of their weights lies nearer to it than any of them:
+    stochastic weight averaging (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407).
+    Raises ``PlayerError``: a damaged player.
+    """
+    card = read_card(sources[-1])
+    states = [read_network(source, read_card(source)).state_dict() for source in sources]
+    means = {
+        key: torch.stack([state[key].double() for state in states]).mean(dim=0).to(weights.dtype)
+        for key, weights in states[-1].items()
+    }
+    values = card.model_dump(exclude={"bytes", "sha256"})
+    write_player(folder, means, values | {"provenance": {**card.provenance, "averaged_checkpoints": len(sources)}})
+    return folder
 
 
 def _measure(source: Path, card: Card, catalogue: Catalogue, episodes: int, spec: Seats) -> dict[str, list[Strength]]:

@@ -44,6 +44,17 @@ def frozen(pole, tmp_path_factory):
     return root
 
 
+def test_mean_of_checkpoints_is_a_player_of_its_own(pole, frozen, tmp_path):
+    words = ["players", "freeze", pole[0], "--seat", "agent_0", "--checkpoints", tmp_path]
+    works(*words, "--name", "mean", "--average", 2)
+    last, mean = (read_card(folder) for folder in (frozen / "pole", tmp_path / "mean"))
+    assert mean.sha256 != last.sha256
+    assert mean.returns["argmax"].episodes == 100
+    refused = complaint(call(*words, "--name", "other", "--average", 3))
+    assert "--average: expected at most 2, the checkpoints that" in refused
+    assert not (tmp_path / "other").exists()
+
+
 def judged(output, *args: object) -> dict:
     """Summary of an evaluation, without its time; the last line says the same."""
     result = works("evaluate", *args, "-o", output)

@@ -3,14 +3,15 @@
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from bundles import ONE, bundle, edit, everything, refusal, unchanged
 from multigrid_rl.files import data_root, player_folders
-from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
+from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.freeze import freeze, measure, rate
+from multigrid_rl.players.freeze import averaged, freeze, measure, rate
 from multigrid_rl.runs.players import run_player
 
 GAMES = 20
@@ -44,6 +45,19 @@ def unmeasured(monkeypatch) -> None:
 
 def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):
     return freeze(run_player(run, seat), name, Catalogue(root), GAMES)
+
+
+# --- the mean of several checkpoints
+
+
+def test_averaged_weights_are_the_mean_of_all(run, tmp_path):
+    sources = [run_player(run, "blue_0", f"step_{number:09d}") for number in (1, 2)]
+    found = read_network(folder := averaged(sources, tmp_path / "mean"), read_card(folder)).state_dict()
+    first, second = (read_network(source, read_card(source)).state_dict() for source in sources)
+    assert any((first[name] != second[name]).any() for name in first)
+    for name, weights in found.items():
+        np.testing.assert_allclose(weights, (first[name].numpy() + second[name].numpy()) / 2, rtol=1e-6)
+    assert read_card(folder).provenance["averaged_checkpoints"] == 2
 
 
 # --- which player of a run
