@@ -326,3 +326,11 @@ def legal_actions(env, name, rngs):
     parts = np.split(seen[:, -agent.legal :], np.cumsum(acts.nvec)[:-1], axis=1)
     rows = zip(zip(*parts, strict=True), rngs, strict=True)
     return np.array([[rng.choice(np.flatnonzero(row)) if row.any() else 0 for row in whose] for whose, rng in rows])
+
+
+def play_legal(envs, steps):
+    """Play all environments with random legal actions; returns them."""
+    rngs = [np.random.default_rng(n) for n in range(envs.num_envs)]
+    for _ in range(steps):
+        envs.step({agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents})
+    return envs

@@ -13,8 +13,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.base import SECONDS, BrokenEnvError
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
 from multigrid_rl.players.factories import MatchFactory
-from multigrid_rl.text import ConfigError
-from strange_games import legal_actions
+from strange_games import play_legal
 from tiny_runs import rows_of, without_time
 
 with warnings.catch_warnings():
@@ -33,11 +32,7 @@ SMALL = [
 def play(env_id: str, steps: int = 12, **env_args):
     """Play two environments with random legal actions until one breaks."""
     args = ", ".join(f"{key}: {value}" for key, value in env_args.items())
-    envs = env_factory(compose([f"env_id={env_id}", f"env_args={{{args}}}"])).build(2, 3)
-    rngs = [np.random.default_rng(n) for n in range(2)]
-    for _ in range(steps):
-        envs.step({agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents})
-    return envs
+    return play_legal(env_factory(compose([f"env_id={env_id}", f"env_args={{{args}}}"])).build(2, 3), steps)
 
 
 @pytest.mark.parametrize(
@@ -90,29 +85,6 @@ def test_step_that_never_answers_is_ended(fault, monkeypatch):
         play(BROKEN, fault=fault)
     monkeypatch.setenv(SECONDS, "0")  # as long as it likes
     assert PettingZooEnvs(BROKEN, 1)._limit._seconds == 0
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["env_id=pettingzoo:strange_games:empty"], "expected an environment of PettingZoo's with possible_agents"),
-        ([f"env_id={BROKEN}", "env_args={nobody: true}"], "expected an environment of PettingZoo's with possible_agen"),
-        ([f"env_id={BROKEN}", "env_args={human: true}"], "expected render_mode: null, as this .* opens a window"),
-        ([f"env_id={BROKEN}", "env_args={fault: reset}"], "reset: expected .* got Unheard: lost it"),
-        ([f"env_id={BROKEN}", "env_args={seen: 3}"], "a_0: expected observations that can be flattened .*, got 3"),
-        ([f"env_id={BROKEN}", "env_args={max_episode_steps: 0}"], "max_episode_steps: expected a whole number of at"),
-        (["env_id=pettingzoo:pettingzoo.butterfly.pistonball_v5"], r"\(did you mean pistonball_v6\?\)"),
-        (["env_id=pettingzoo:strange_games:pixels", "model=gru", "train.minibatch_size=2048"], None),
-        (["env_id=pettingzoo:mpe2.simple_tag_v3", "model=cnn"], "model: expected mlp, as not all seats see images"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_played_is_refused_before_a_run(overrides, message):
-    if message is None:
-        assert env_factory(compose(overrides)).specs.agents
-        return
-    with pytest.raises(ConfigError, match=message) as error:
-        assert env_factory(compose(overrides)).specs
-    assert "\n" not in str(error.value)
 
 
 def test_episode_that_is_over_when_it_begins_and_one_that_never_ends():
@@ -192,19 +164,12 @@ def test_what_is_trained_passes_the_suites_of_pettingzoo(module, capsys):
         parallel_api_test(found.parallel_env(), 20)
         parallel_seed_test(found.parallel_env, 20)
         max_cycles_test(found)
-    env_args = "{map_size: 16}" if "magent2" in module else "{}"
-    envs = env_factory(compose([f"env_id=pettingzoo:{module}", f"env_args={env_args}"])).build(2, 0)
-    rngs = [np.random.default_rng(n) for n in range(2)]
-    for _ in range(20):
-        envs.step({agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents})
+    play(f"pettingzoo:{module}", 20, **({"map_size": 16} if "magent2" in module else {}))
 
 
 @pytest.mark.parametrize("swapped", [(), (("a_0", "a_1"),)])
 def test_whose_turn_does_not_come_before_the_limit_is_paid_all_the_same(swapped):
-    args = {"max_episode_steps": 4}
-    spec = ZooSpec(
-        "pettingzoo:strange_games:broken_turns", args, {"a_0": "a", "a_1": "b"}, True, swapped, swaps=bool(swapped)
-    )
+    spec = ZooSpec(TURNS, {"max_episode_steps": 4}, {"a_0": "a", "a_1": "b"}, True, swapped, swaps=bool(swapped))
     envs = MatchFactory(spec, {}, None, {}, 5).build(2, 0)
     acts = {agent.name: np.zeros((2, 1), np.int64) for agent in envs.specs.agents}
     for _ in range(4):

@@ -214,11 +214,9 @@ def test_eliminated_seat_terminates_while_team_plays_on(scenario):
 
 def test_unnamed_seats_keep_scenario_players():
     env = SeatEnv("2v2", FOCAL, {"red_1": "idle", "blue_1": "hunter"})
-    assert {seat: player.name for seat, player in env.match._players.items()} == {
-        "blue_0": "+".join(load_scenario("2v2").opponents["blue_0"]),
-        "blue_1": "hunter",
-        "red_1": "idle",
-    }
+    own = "+".join(load_scenario("2v2").opponents["blue_0"])
+    names = {seat: player.name for seat, player in env.match._players.items()}
+    assert names == {"blue_0": own, "blue_1": "hunter", "red_1": "idle"}
 
 
 @pytest.mark.parametrize("env_id", [name for name in register_envs() if _scenario_of(name) in SCENARIOS])
@@ -260,9 +258,7 @@ def test_seats_player_objects_and_mixtures():
     alone.step(c.ACTIONS.index("done"))
     assert alone.match.env.world.state.heading[0, 0] == (before[1] + 3) % 4
     assert {int(mixed.reset(seed=k) and mixed.match._pooled[0].memory.chosen[0]) for k in range(20)} == {0, 1}
-    with pytest.raises(
-        ConfigError, match=r"player object: expected something with act\(view, state, rng\), got object"
-    ):
+    with pytest.raises(ConfigError, match=r"player object: expected something with act\(.*\), got object"):
         SeatEnv(players={"blue_0": object()})
 
 

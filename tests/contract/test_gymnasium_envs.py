@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from hostile_agents import ACTIONS, SIZE
-from multigrid_rl.envs.base import BrokenEnvError
+from multigrid_rl.envs.base import BrokenEnvError, flat_actions
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.files import install_command
 from multigrid_rl.learn.rollout import Collector
@@ -35,20 +35,11 @@ def native(envs: GymnasiumEnvs, k: int = 0):
 
 def drawn(envs, steps: int, seed: int = 0):
     """Random actions within the bounds, as networks fill them."""
-    rng, space = np.random.default_rng(seed), envs.action_space
-    flat = _flat(space)
+    rng, flat = np.random.default_rng(seed), flat_actions(envs.action_space)
     if isinstance(flat, spaces.Box):
         low, high = (np.clip(bound, -50, 50) for bound in (flat.low, flat.high))
         return [rng.uniform(low, high, (envs.num_envs, len(low))) for _ in range(steps)]
     return [rng.integers(flat.nvec, size=(envs.num_envs, len(flat.nvec))) for _ in range(steps)]
-
-
-def _flat(space):
-    if isinstance(space, spaces.Box):
-        return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        return spaces.MultiDiscrete([2] * int(np.prod(space.shape)))
-    return spaces.MultiDiscrete([space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1))
 
 
 def story(envs, actions):
@@ -123,15 +114,6 @@ def test_dict_is_flattened_with_choices_as_one_hot():
 
 
 # --- randomness
-
-
-@pytest.mark.parametrize("kind", ["started", "vector"])
-def test_seed_determines_the_run(kind):
-    one, two, other = (echo(kind, seed=seed) for seed in (7, 7, 8))
-    actions = drawn(one, 15)
-    first = story(one, actions)
-    assert_equal(first, story(two, actions))
-    assert pickle.dumps(first) != pickle.dumps(story(other, actions))
 
 
 def test_environment_is_independent_of_its_neighbours():
@@ -296,12 +278,9 @@ def test_non_finite_value_ends_run(what, value):
     if (what, value) == ("reward", 1e39):  # a large number, but one: float64 holds it
         assert (envs.step(action).rewards[AGENT] == value).all()
         return
-    message = (
-        r"^env_id=Broken-v0: expected finite .*, got an? \w+ of (nan|-?inf) in environment 4, step 3 of its episode 1$"
-    )
-    with pytest.raises(BrokenEnvError, match=message) as caught:
+    message = rf"^env_id=Broken-v0: .*, got an? {what} of (nan|-?inf) in environment 4, step 3 of its episode 1$"
+    with pytest.raises(BrokenEnvError, match=message):
         envs.step(action)
-    assert what in str(caught.value)
 
 
 # --- the recipe, and mistakes
@@ -329,11 +308,7 @@ def test_pickled_factory_builds_what_it_announces(kind):
         ("CartPole-v7", {}, r"env_id: .*registered environment, got CartPole-v7 \(did you mean CartPole-v1\?\)"),
         ("LunarLander-v2", {}, r"env_id: .*registered environment, got LunarLander-v2 .*LunarLander-v3"),
         ("not an id", {}, r"env_id: expected the id of a registered environment, got not an id"),
-        (
-            "nowhere:Any-v0",
-            {},
-            r"env_id: expected an environment whose module can be imported, got nowhere:Any-v0: .*nowhere",
-        ),
+        ("nowhere:Any-v0", {}, r"env_id: expected .* whose module can be imported, got nowhere:Any-v0: .*nowhere"),
         (CARTPOLE, {"gravity": 3}, r"env_args: expected arguments of CartPole-v1, got \{'gravity': 3\}"),
         ("LunarLander-v3", {"gravity": 3}, r"env_args: expected arguments of LunarLander-v3, got .*between -12 and 0"),
         ("Hopper-v5", {"xml_file": "/no.xml"}, r"env_args: .*of Hopper-v5, got .*/no.xml does not exist"),
@@ -350,10 +325,7 @@ def test_rejects_unsupported_spaces(env_id, args, message):
     assert str(caught.value).startswith("scenario.env_")
 
 
-@pytest.mark.parametrize(
-    ("env_id", "module"),
-    [("HalfCheetah-v5", "mujoco"), ("LunarLander-v3", "Box2D")],
-)
+@pytest.mark.parametrize(("env_id", "module"), [("HalfCheetah-v5", "mujoco"), ("LunarLander-v3", "Box2D")])
 def test_names_command_for_missing_package(monkeypatch, env_id, module):
     for name in [name for name in sys.modules if name.startswith((f"gymnasium.envs.{module.lower()}", module))]:
         monkeypatch.delitem(sys.modules, name)

@@ -33,16 +33,13 @@ def test_games_in_one_call_show_and_pay_what_the_package_does(env_id, env_args):
     theirs, ours = both(env_id, env_args)
     generator = np.random.default_rng(0)
     for _ in range(150):
-        for seat, seen in theirs.observations().items():
-            np.testing.assert_array_equal(ours.observations()[seat], seen)
+        np.testing.assert_equal(ours.observations(), theirs.observations())
         actions = drawn(theirs, generator)
         wanted, got = theirs.step(actions), ours.step(actions)
         for seat in theirs.seats:
             np.testing.assert_allclose(got.rewards[seat], wanted.rewards[seat], rtol=0, atol=1e-14)
-            np.testing.assert_array_equal(got.final_observations[seat], wanted.final_observations[seat])
-            np.testing.assert_array_equal(got.terminated[seat], wanted.terminated[seat])
-        np.testing.assert_array_equal(got.done, wanted.done)
-        np.testing.assert_array_equal(got.truncated, wanted.truncated)
+        for part in ("final_observations", "terminated", "done", "truncated"):
+            np.testing.assert_equal(getattr(got, part), getattr(wanted, part))
 
 
 @pytest.mark.parametrize("stepped_by", [0, 1], ids=["the package", "one call"])

@@ -163,11 +163,6 @@ def test_other_seeds_and_unseeded_resets_give_other_games(scenario):
     assert layouts(env, [3, None, None]) == layouts(fresh, [3, None, None])
 
 
-def test_rejects_negative_seeds():
-    with pytest.raises(gymnasium.error.Error, match="-1"):
-        parallel_env("1v1").reset(seed=-1)
-
-
 @every_game
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
 def test_pickled_game_continues_identically(scenario, pickler):
@@ -246,10 +241,12 @@ def test_eliminated_agent_leaves_in_same_step(scenario):
 # What goes in -----------------------------------------------------------------------------------------
 
 
-def test_rejects_unknown_agents_actions_and_early_steps():
+def test_rejects_unknown_agents_actions_and_early_steps_and_negative_seeds():
     env = parallel_env("1v1")
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step({})
+    with pytest.raises(gymnasium.error.Error, match="-1"):
+        env.reset(seed=-1)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="agent: expected blue_0, red_0, got 'green_0'"):
         env.step({"green_0": 0})

@@ -36,18 +36,13 @@ def _find(name: str) -> Guest | Path | None:
     return Guest() if name == "friend/guest" else None
 
 
-def outside(monkeypatch, **names):
-    """A module of somebody else's."""
-    module = ModuleType("not_ours")
-    module.__spec__ = ModuleSpec("not_ours", None)
-    module.__dict__.update(names)
-    monkeypatch.setitem(sys.modules, "not_ours", module)
-
-
 @pytest.fixture
 def friends(monkeypatch):
-    """Give players a name of another form."""
-    outside(monkeypatch, NAMING=Naming("friend/NAME", _find, runs_code=True, known=lambda: ["friend/guest"]))
+    """Give players a name of another form, by a module of somebody else's."""
+    module = ModuleType("not_ours")
+    module.__spec__ = ModuleSpec("not_ours", None)
+    module.NAMING = Naming("friend/NAME", _find, runs_code=True, known=lambda: ["friend/guest"])
+    monkeypatch.setitem(sys.modules, "not_ours", module)
     monkeypatch.setitem(tables.NAMINGS, "friend", "not_ours:NAMING")
 
 

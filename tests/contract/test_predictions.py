@@ -14,14 +14,7 @@ from commands import call, complaint
 from multigrid_rl.envs.base import AGENT, flat_actions
 from multigrid_rl.envs.zoo import seat_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.cards import (
-    CARD_FILE,
-    PlayerError,
-    read_card,
-    read_network,
-    signature,
-    write_player,
-)
+from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError

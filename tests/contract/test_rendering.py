@@ -201,11 +201,9 @@ def test_tiles_of_any_size(size):
 
 def test_batch_games_have_own_frames_and_drawing_is_pure():
     w = World(load_scenario("1v1").spec, 3, seed=5)
-    before = [part.copy() for part in (*w.state, *w.outputs)]
+    before = tuple(part.copy() for part in (*w.state, *w.outputs))
     frames = [render_frame(w, game) for game in range(3)]
-    assert all(
-        np.array_equal(one, two, equal_nan=True) for one, two in zip(before, (*w.state, *w.outputs), strict=True)
-    )
+    np.testing.assert_equal((*w.state, *w.outputs), before)
     assert len({frame.tobytes() for frame in frames}) == 3
     kept = frames[1].copy()
     frames[1][...] = 0

@@ -3,11 +3,9 @@
 import copy
 import math
 import pickle
-from contextlib import ExitStack
 from typing import ClassVar
 
 import cloudpickle
-import gymnasium as gym
 import numpy as np
 import pytest
 import ray
@@ -18,18 +16,11 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.rllib import config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, running, tiny_run, without_time
+from tests.tiny_runs import TINY, tiny_run, without_time
 
 SMALL = [*TINY, "seed=5"]
 
 pytestmark = pytest.mark.usefixtures("no_session")
-
-
-@pytest.fixture
-def built():
-    """Builds algorithms, and stops them."""
-    with ExitStack() as algorithms:
-        yield lambda made: algorithms.enter_context(running(made))
 
 
 def test_train_is_an_iteration_under_the_keys_of_rllib(built, tmp_path):
@@ -100,9 +91,9 @@ def test_returns_are_means_over_the_newest_hundred_episodes_of_all_agents(built)
         (lambda made: made.training(vf_loss_coeff=0.3), "train.vf_coef", 0.3),
         (lambda made: made.training(entropy_coeff=0.02), "train.entropy_final", None),
         (
-            lambda made: made.training(entropy_coeff=[[0, 0.02], [999, 0.0]]),
+            lambda made: made.training(entropy_coeff=[[0, 0.02], [999, 0]]),
             "train.entropy_schedule",
-            ((0, 0.02), (999, 0.0)),
+            ((0, 0.02), (999, 0)),
         ),
         (lambda made: made.training(grad_clip=0.7), "train.grad_clip", 0.7),
         (lambda made: made.training(num_epochs=5), "train.epochs", 5),
@@ -149,29 +140,15 @@ def test_settings_that_depend_on_each_other_are_taken_together():
     [
         (lambda made: made.framework("tf2"), "framework: expected torch, as nothing of ours follows it .* got tf2"),
         (lambda made: made.env_runners(num_env_runners=9999), "cluster.num_env_runners: expected 0 to"),
-        (lambda made: made.environment("CartPole-v1"), "env: expected None, as nothing of ours"),
         (lambda made: made.environment(env_config={"wind": 1}), r"env_config: expected .*'wind': 1"),
-        (
-            lambda made: made.environment(observation_space=gym.spaces.Discrete(3)),
-            r"observation_space: expected .* got Discrete\(3\)",
-        ),
-        (lambda made: made.environment(action_space=gym.spaces.Discrete(3)), "action_space: expected "),
         (lambda made: made.training(lr=-1), "train.lr: expected greater than 0, got -1"),
         (lambda made: made.training(lr=[[3, 1e-3], [5, 1e-4]]), r"train.lr_schedule: expected points \[\[0, a\]"),
         (lambda made: made.training(train_batch_size=1000), "train_batch_size: expected a multiple of train.num_envs"),
         (lambda made: made.training(kl_coeff=-0.5), "train.kl_coef: expected greater than or equal to 0, got -0.5"),
-        (lambda made: made.training(model={"fcnet_hiddens": [3]}), "model: expected "),
         (lambda made: made.rl_module(model_config={"fcnet_hiddens": [3]}), "model_config: expected "),
         (lambda made: made.multi_agent(policies={"mine"}), "policies: expected .*, as nothing of ours"),
         (lambda made: made.env_runners(explore=False), "explore: expected True, as nothing of ours"),
-        (
-            lambda made: made.evaluation(evaluation_duration="auto"),
-            "`evaluation_duration=auto` not supported",
-        ),
-        (
-            lambda made: made.evaluation(evaluation_parallel_to_training=True),
-            "`evaluation_parallel_to_training` can only be done if",
-        ),
+        (lambda made: made.evaluation(evaluation_parallel_to_training=True), "`evaluation_parallel_to_training` can "),
         (lambda made: made.evaluation(evaluation_config={"opponent": "hunterr"}), "hunterr"),
         (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
         (lambda made: made.callbacks(on_episode_step=print), "callbacks: expected on_episode_end, or methods of the"),
@@ -284,23 +261,16 @@ def test_module_is_the_network_that_learns(built):
     assert algorithm.get_module("nobody") is None
 
 
-def test_curriculum_goes_on_without_a_loop_of_ours(built):
-    stage = "{scenario: 1v1, seats: {blue_0: random}, steps: 512}"
-    algorithm = built(config("1v1", *SMALL, f"curriculum=[{stage}]"))
-    stages = [algorithm.train()["multigrid_rl"]["stage"] for _ in range(3)]
-    assert stages == [0, 1, 1]
-
-
-def test_restores_an_earlier_stage_where_a_later_one_is_played(built, tmp_path):
+def test_curriculum_goes_on_and_an_earlier_stage_is_restored_where_a_later_one_is_played(built, tmp_path):
     algorithm = built(config("1v1", *SMALL, "curriculum=[{scenario: single-v3, steps: 512}]"))
-    algorithm.train()
+    assert algorithm.train()["multigrid_rl"]["stage"] == 0
     algorithm.save_to_path(str(tmp_path / "first"))
-    later = [algorithm.train() and algorithm.row for _ in range(2)][-1]
-    assert later["stage"] == 1
+    stages = [algorithm.train()["multigrid_rl"]["stage"] for _ in range(2)]
+    assert (stages, algorithm.row["env_steps"]) == ([1, 1], 1536)
     algorithm.restore_from_path(str(tmp_path / "first"))
     assert algorithm.run.stage == 0
-    again = [algorithm.train() and algorithm.row for _ in range(2)][-1]
-    assert (again["stage"], again["env_steps"]) == (1, later["env_steps"])
+    assert [algorithm.train()["multigrid_rl"]["stage"] for _ in range(2)] == stages
+    assert algorithm.row["env_steps"] == 1536
 
 
 def test_setting_that_equals_what_is_filled_in_is_a_users_all_the_same(built):
@@ -334,14 +304,12 @@ def test_run_is_done_at_its_budget(built):
     assert [algorithm.train()["done"] for _ in range(2)] == [False, True]
 
 
-def test_algorithm_sets_the_threads_of_its_run():
+def test_algorithm_sets_the_threads_of_its_run(built):
     # Sums of torch's depend on them: in a fresh process a run would differ from the command line's.
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        made = config("1v1", *TINY, "train.torch_threads=1")
-        algorithm = made.build_algo()
-        algorithm.stop()
+        built(config("1v1", *TINY, "train.torch_threads=1"))
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)

@@ -162,10 +162,7 @@ def test_a_seed_decides_everything_and_without_one_the_streams_go_on():
         ({"player": {}}, "env_config: expected scenario, players, observation, got player (did you mean players?)"),
         ({"observation": "image"}, "env_config.observation: expected flat or tokens, got image"),
         ({"scenario": 3}, "env_config.scenario: expected a name or a file, got 3"),
-        (
-            {"players": {"blue_0": {"hunter": "x", "random": 1}}},
-            "players['blue_0']: expected a player, or players",
-        ),
+        ({"players": {"blue_0": {"hunter": "x", "random": 1}}}, "players['blue_0']: expected a player, or players"),
         ({"players": "blue-rookie"}, "env_config.players: expected players by seat, such as"),
         ({"players": {"blue_7": "random"}}, "seat: expected blue_0, red_0, got 'blue_7'"),
         ({"players": {"blue_0": "idle", "red_0": "idle"}}, "env_config.players: expected at least one open seat"),

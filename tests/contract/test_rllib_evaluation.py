@@ -13,39 +13,30 @@ pytestmark = pytest.mark.usefixtures("no_session")
 
 def evaluated(made, iterations=1):
     with running(made) as algorithm:
-        results = [algorithm.train() for _ in range(iterations)]
-        return results, algorithm.row
+        return [algorithm.train() for _ in range(iterations)], algorithm.row
 
 
 def test_evaluation_against_another_opponent_changes_no_training_and_gates_judge_it():
     gate = Gate("evaluation/env_runners/multigrid_rl/win/red_0", ">=", 0.0, window=1)
     keeper = GateCallback([gate], report_episodes=10, every_s=None)
-    rows, wins = [], {}
-    for opponent in (None, "hunter", "idle"):
-        made = config("1v1", *TINY, seed=5)
-        if opponent is not None:
-            how = {"opponent": opponent}
-            made.evaluation(evaluation_interval=1, evaluation_duration=40, evaluation_config=how).callbacks(keeper)
+    _, plain = evaluated(config("1v1", *TINY, seed=5))
+    wins = {}
+    for opponent in ("hunter", "idle"):
+        made, how = config("1v1", *TINY, seed=5), {"opponent": opponent}
+        made.evaluation(evaluation_interval=1, evaluation_duration=40, evaluation_config=how).callbacks(keeper)
         results, row = evaluated(made)
-        rows.append(row)
-        if opponent is not None:
-            found = results[0]["evaluation"]["env_runners"]
-            assert found["num_episodes"] == 40
-            wins[opponent] = found["episode_return_mean"]
-            value = results[0]["gates"][gate.metric]["value"]
-            assert value == found["multigrid_rl"]["win/red_0"]
-    assert without_time(rows[:1]) == without_time(rows[1:2]) == without_time(rows[2:])
+        assert without_time([row]) == without_time([plain])
+        found = results[0]["evaluation"]["env_runners"]
+        assert found["num_episodes"] == 40
+        wins[opponent] = found["episode_return_mean"]
+        assert results[0]["gates"][gate.metric]["value"] == found["multigrid_rl"]["win/red_0"]
     assert wins["hunter"] < wins["idle"]
 
 
-def test_local_evaluation_by_hand_follows_the_opponent():
-    made = config("1v1", *TINY, seed=5).evaluation(evaluation_config={"opponent": "hunter", "explore": False})
-    plain = config("1v1", *TINY, seed=5).evaluation(evaluation_config={"explore": False})
-    found = []
-    for one in (made, plain):
-        algorithm = one.build_algo()
-        found.append(algorithm.evaluate()["env_runners"])
-        algorithm.stop()
+def test_local_evaluation_by_hand_follows_the_opponent(built):
+    plain, hunted = {"explore": False}, {"explore": False, "opponent": "hunter"}
+    algorithms = [built(config("1v1", *TINY, seed=5).evaluation(evaluation_config=how)) for how in (plain, hunted)]
+    found = [algorithm.evaluate()["env_runners"] for algorithm in algorithms]
     assert found[0] != found[1]
 
 
@@ -74,25 +65,23 @@ def test_how_long_is_evaluated_is_checked_before_a_run_in_one_line(settings, mes
         config("1v1", *TINY).evaluation(**{"evaluation_interval": 1, **settings}).build_algo()
 
 
-def test_algorithms_and_checkpoints_are_opponents_of_evaluation(tmp_path):
-    first = config("1v1", *TINY, seed=5).build_algo()
+def test_algorithms_and_checkpoints_are_opponents_of_evaluation(built, tmp_path):
+    first = built(config("1v1", *TINY, seed=5))
     folder = first.save_to_path(str(tmp_path / "c"))
     for who in (first, folder):
         made = config("1v1", *TINY, seed=6).evaluation(evaluation_interval=1, evaluation_config={"opponent": who})
         assert evaluated(made)[0][0]["evaluation"]["env_runners"]["num_episodes"] == 10
-    first.stop()
     assert multigrid_rl.evaluate(folder, episodes=4)["episodes"] == 4
 
 
-def test_env_runners_show_the_games_that_they_play():
-    algorithm = config("1v1", *TINY, seed=5).evaluation(evaluation_interval=1, evaluation_duration=3).build_algo()
+def test_env_runners_show_the_games_that_they_play(built):
+    algorithm = built(config("1v1", *TINY, seed=5).evaluation(evaluation_interval=1, evaluation_duration=3))
     (playing,) = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.env)
     assert set(playing.observations()) == {"red_0"}
     assert playing.num_envs == 32
     algorithm.train()
     (judged,) = algorithm.eval_env_runner_group.foreach_env_runner(lambda runner: runner.env)
     assert judged.num_envs == 3
-    algorithm.stop()
 
 
 def test_games_without_opponents_refuse_one():

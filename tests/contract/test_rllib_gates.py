@@ -9,9 +9,10 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from multigrid_rl.gates import Gate
 from multigrid_rl.rllib import GateCallback, GateStopper, config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, running
+from tests.tiny_runs import TINY
 
 RETURN = "env_runners/episode_return_mean"
+EVALUATED = f"evaluation/{RETURN}"
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env:UserWarning")
 
 
@@ -35,8 +36,8 @@ def known(value):
     return None if math.isnan(value) else value
 
 
-def judged(callback, *values, **how):
-    rows = list(results(*values, **how))
+def judged(callback, rows):
+    rows = list(rows)
     for row in rows:
         callback.on_train_result(algorithm=Algorithm(), result=row)
     return rows
@@ -46,7 +47,7 @@ def test_gate_is_held_once_it_is_met_for_its_window(capsys):
     told = []
     gate = Gate(RETURN, ">=", 20, window=1000)
     callback = GateCallback([gate], on_held=lambda algorithm, result: told.append(result), every_s=0)
-    rows = judged(callback, 10.0, 25.0, 30.0, 28.0, 29.0)
+    rows = judged(callback, results(10.0, 25.0, 30.0, 28.0, 29.0))
     assert [row["gates"][RETURN]["met"] for row in rows] == [False, True, True, True, True]
     assert [row["gates"]["held"] for row in rows] == [False, False, False, True, True]
     assert rows[2]["gates"][RETURN] == {"value": 30.0, "bound": 20, "met": True, "held": False}
@@ -59,12 +60,13 @@ def test_gate_is_held_once_it_is_met_for_its_window(capsys):
 
 def test_report_needs_its_episodes():
     callback = GateCallback([Gate(RETURN, ">=", 1, window=100)], report_episodes=30, every_s=None)
-    rows = judged(callback, 5.0, 5.0, 5.0, 0.0, episodes=10)
+    rows = judged(callback, results(5.0, 5.0, 5.0, 0.0, episodes=10))
     assert [known(row["gates"][RETURN]["value"]) for row in rows] == [None, None, 5.0, 5.0]
 
 
 def test_held_gates_may_end_a_trial():
-    rows = judged(GateCallback([Gate(RETURN, ">=", 1, window=1)], stop_when_held=True, every_s=None), 0.0, 5.0, 5.0)
+    callback = GateCallback([Gate(RETURN, ">=", 1, window=1)], stop_when_held=True, every_s=None)
+    rows = judged(callback, results(0.0, 5.0, 5.0))
     assert [row["done"] for row in rows] == [False, False, True]
     stopper = GateStopper()
     assert [stopper("trial", row) for row in rows] == [False, False, True]
@@ -77,18 +79,13 @@ def test_held_gates_may_end_a_trial():
 
 
 def test_unknown_metric_is_refused_and_an_evaluation_is_awaited():
-    with pytest.raises(
-        ConfigError, match=r"gate: expected a metric of RLlib's results, got env_runners/episode_retrun"
-    ):
-        judged(GateCallback([Gate("env_runners/episode_retrun_mean", ">=", 1)], every_s=None), 1.0)
-    evaluated = "evaluation/env_runners/episode_return_mean"
-    callback = GateCallback([Gate(evaluated, ">=", 1, window=1)], every_s=None)
+    with pytest.raises(ConfigError, match=r"gate: expected a metric of RLlib's results, got env_runners/returns"):
+        judged(GateCallback([Gate("env_runners/returns", ">=", 1)], every_s=None), results(1.0))
+    callback = GateCallback([Gate(EVALUATED, ">=", 1, window=1)], every_s=None)
     rows = list(results(5.0, 5.0, 5.0))
     for row in rows[1:]:
         row["evaluation"] = {"env_runners": {"episode_return_mean": 2.0}}
-    for row in rows:
-        callback.on_train_result(algorithm=Algorithm(), result=row)
-    assert [row["gates"]["held"] for row in rows] == [False, False, True]
+    assert [row["gates"]["held"] for row in judged(callback, rows)] == [False, False, True]
 
 
 def test_iterations_in_which_no_episode_ends_are_waited_for(capsys):
@@ -97,9 +94,7 @@ def test_iterations_in_which_no_episode_ends_are_waited_for(capsys):
     for row, counted in zip(rows, (60, nan, 60, None), strict=True):
         row["env_runners"]["num_episodes"] = counted
     rows[3]["num_env_steps_sampled_lifetime"] = nan
-    callback = GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=0)
-    for row in rows:
-        callback.on_train_result(algorithm=Algorithm(), result=row)
+    judged(GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=0), rows)
     assert [known(row["gates"][RETURN]["value"]) for row in rows] == [None, None, 3.0, 3.0]
     assert "1,500 steps" in capsys.readouterr().out
 
@@ -119,22 +114,18 @@ def evaluated(number, episodes, **others):
 
 @pytest.mark.parametrize(("others", "steps"), [({}, 400), ({"learners": {"one": {"loss": 1.0}}}, 2)])
 def test_gates_of_algorithms_that_play_to_be_evaluated_alone_count_those_episodes(others, steps):
-    gates = [Gate("evaluation/env_runners/episode_return_mean", ">=", 1, window=1), Gate("learners/one/loss", "<=", 1)]
+    gates = [Gate(EVALUATED, ">=", 1, window=1), Gate("learners/one/loss", "<=", 1)]
     callback = GateCallback(gates, report_episodes=10, every_s=None)
-    rows = [evaluated(number, 5, **others) for number in (1, 2, 3)]
-    for row in rows:
-        callback.on_train_result(algorithm=Algorithm(), result=row)
-    assert [known(row["gates"][gates[0].metric]["value"]) is not None for row in rows] == [False, True, True]
+    rows = judged(callback, [evaluated(number, 5, **others) for number in (1, 2, 3)])
+    assert [known(row["gates"][EVALUATED]["value"]) is not None for row in rows] == [False, True, True]
     assert callback.keeper.last.env_steps == steps
 
 
 def test_gates_of_training_and_of_evaluation_wait_for_both():
-    gates = [Gate("evaluation/env_runners/episode_return_mean", ">=", 1), Gate(RETURN, ">=", 1)]
-    callback = GateCallback(gates, report_episodes=10, every_s=None)
-    rows = [evaluated(number, 20, env_runners={"episode_return_mean": 1.0, "num_episodes": 5}) for number in (1, 2)]
-    for row in rows:
-        callback.on_train_result(algorithm=Algorithm(), result=row)
-    assert [known(row["gates"][gates[0].metric]["value"]) is not None for row in rows] == [False, True]
+    callback = GateCallback([Gate(EVALUATED, ">=", 1), Gate(RETURN, ">=", 1)], report_episodes=10, every_s=None)
+    played = {"episode_return_mean": 1.0, "num_episodes": 5}
+    rows = judged(callback, [evaluated(number, 20, env_runners=played) for number in (1, 2)])
+    assert [known(row["gates"][EVALUATED]["value"]) is not None for row in rows] == [False, True]
 
 
 def test_gates_are_needed_where_an_algorithm_has_none():
@@ -144,12 +135,12 @@ def test_gates_are_needed_where_an_algorithm_has_none():
 
 def test_one_setting_serves_several_algorithms():
     callback = GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=None)
-    judged(callback(), 5.0)
+    judged(callback(), results(5.0))
     assert callback().keeper.last is None
 
 
 @pytest.mark.slow
-def test_stock_ppo_on_cartpole_is_judged(capsys):
+def test_stock_ppo_on_cartpole_is_judged(built, capsys):
     gates = [Gate(RETURN, ">=", 9, window=200), Gate("learners/default_policy/entropy", "<=", 1, window=200)]
     made = (
         PPOConfig()
@@ -158,36 +149,31 @@ def test_stock_ppo_on_cartpole_is_judged(capsys):
         .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
         .callbacks(GateCallback(gates, report_episodes=1, every_s=0))
     )
-    with running(made) as algorithm:
-        found = [algorithm.train()["gates"] for _ in range(3)]
+    algorithm = built(made)
+    found = [algorithm.train()["gates"] for _ in range(3)]
     assert found[-1]["held"]
     assert found[-1]["learners/default_policy/entropy"]["value"] < 1
     assert "env_runners/episode_return_mean >= 9 now" in capsys.readouterr().out
 
 
-def test_stock_multi_agent_environment_is_judged_module_by_module():
+def test_stock_multi_agent_environment_is_judged_module_by_module(built):
     module = "env_runners/module_episode_returns_mean/one"
     gates = [Gate(module, ">=", 9, window=200), Gate("learners/two/entropy", "<=", 1, window=200)]
     made = (
         PPOConfig()
         .environment(MultiAgentCartPole, env_config={"num_agents": 2})
         .env_runners(num_env_runners=0)
-        .multi_agent(
-            policies={"one", "two"},
-            policy_mapping_fn=lambda agent, *_, **__: "one" if agent == 0 else "two",
-        )
+        .multi_agent(policies={"one", "two"}, policy_mapping_fn=lambda agent, *_, **__: ["one", "two"][agent])
         .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
         .callbacks(GateCallback(gates, report_episodes=1, every_s=None))
     )
-    with running(made) as algorithm:
-        rows = [algorithm.train() for _ in range(3)]
+    algorithm = built(made)
+    rows = [algorithm.train() for _ in range(3)]
     assert rows[-1]["gates"]["held"]
     assert rows[-1]["gates"][module]["value"] == rows[-1]["env_runners"]["module_episode_returns_mean"]["one"]
     assert 0 < rows[-1]["gates"]["learners/two/entropy"]["value"] < 1
 
 
-def test_callback_shows_the_gates_of_our_runs(capsys):
-    made = config("1v1", *TINY, "seed=5").callbacks(GateCallback(every_s=0))
-    with running(made) as algorithm:
-        algorithm.train()
+def test_callback_shows_the_gates_of_our_runs(built, capsys):
+    built(config("1v1", *TINY, "seed=5").callbacks(GateCallback(every_s=0))).train()
     assert "512 steps | gates: waiting for 100 finished episodes" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import multigrid_rl
 from multigrid_rl.cli.main import app
 from multigrid_rl.rllib import config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY
+from tests.tiny_runs import TINY, running
 
 pytestmark = pytest.mark.usefixtures("no_session")
 PLAYED = {"episodes": 20, "seed": 3}
@@ -21,10 +21,9 @@ PLAYED = {"episodes": 20, "seed": 3}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """An algorithm and the folder of its checkpoint."""
-    algorithm = config("1v1", *TINY, seed=5).build_algo()
-    algorithm.train()
-    yield algorithm, algorithm.save_to_path(str(tmp_path_factory.mktemp("checkpoint") / "c"))
-    algorithm.stop()
+    with running(config("1v1", *TINY, seed=5)) as algorithm:
+        algorithm.train()
+        yield algorithm, algorithm.save_to_path(str(tmp_path_factory.mktemp("checkpoint") / "c"))
 
 
 def test_algorithm_checkpoint_and_result_are_judged_alike_in_one_call(trained):
@@ -41,16 +40,15 @@ def test_algorithm_checkpoint_and_result_are_judged_alike_in_one_call(trained):
         multigrid_rl.evaluate(SimpleNamespace(checkpoint=None), **PLAYED)
 
 
-def test_policy_seat_start_and_replay_take_them(trained, tmp_path):
+def test_policy_seat_start_and_replay_take_them(trained, built):
     (algorithm, folder), hashes = trained, set()
     for who in (algorithm, folder):
         hashes.add(multigrid_rl.load_policy(who).sha256)
         weights = algorithm.get_module("red_0").net.state_dict()
         assert "Replay" in repr(multigrid_rl.play(who, "random", episodes=3))
-        sparring = config("1v1", *TINY, f"scenario.seats.blue_0={folder}", init=who).build_algo()
+        sparring = built(config("1v1", *TINY, f"scenario.seats.blue_0={folder}", init=who))
         assert np.array_equal(sparring.get_module("red_0").net.state_dict()["table"], weights["table"])
         sparring.train()
-        sparring.stop()
     assert len(hashes) == 1
     env = multigrid_rl.make("1v1", players={"blue_0": folder})
     env.reset(seed=1)
@@ -69,11 +67,10 @@ def test_checkpoints_are_entrants_of_a_cup_which_is_verified(trained, tmp_path):
     assert json.loads(verified.stdout.splitlines()[-1])["different"] == 0
 
 
-def test_checkpoint_restores_with_what_stands_beside_it(trained, tmp_path):
+def test_checkpoint_restores_with_what_stands_beside_it(trained, built):
     algorithm, folder = trained
-    again = config("1v1", *TINY, seed=6).build_algo()
+    again = built(config("1v1", *TINY, seed=6))
     again.restore_from_path(folder)
     assert again.run.fingerprints() == algorithm.run.fingerprints()
     again.save_to_path(folder)  # over it
     assert multigrid_rl.evaluate(folder, **PLAYED) == multigrid_rl.evaluate(again, **PLAYED)
-    again.stop()

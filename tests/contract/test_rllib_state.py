@@ -1,7 +1,6 @@
 """What RLlib's own means put into an algorithm of ours holds: weights, states, modules."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 import ray
@@ -9,22 +8,16 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.rllib import MultigridAlgorithm, config
 from multigrid_rl.text import ConfigError
-from tests.tiny_runs import TINY, running, without_time
+from tests.tiny_runs import TINY, without_time
 
 PART = "learner_group/learner/rl_module/red_0"
 pytestmark = pytest.mark.usefixtures("no_session")
 
 
 @pytest.fixture
-def built():
-    """Builds algorithms, and stops them."""
-    with ExitStack() as algorithms:
-
-        def build(*overrides, callbacks=None):
-            made = config("1v1", *TINY, *overrides)
-            return algorithms.enter_context(running(made if callbacks is None else made.callbacks(callbacks)))
-
-        yield build
+def tiny(built):
+    """Builds tiny algorithms of 1v1."""
+    return lambda *overrides: built(config("1v1", *TINY, *overrides))
 
 
 def by_component(one, other, path):
@@ -64,8 +57,8 @@ def played(algorithm):
 
 
 @pytest.mark.parametrize("put", [by_component, by_state, by_weights, by_learner_group, by_sync_of_env_runners])
-def test_weights_put_in_by_rllibs_means_are_trained_on_from(put, built, tmp_path):
-    other, one = built("seed=1", "train.lr=0.01"), built("seed=2")
+def test_weights_put_in_by_rllibs_means_are_trained_on_from(put, tiny, tmp_path):
+    other, one = tiny("seed=1", "train.lr=0.01"), tiny("seed=2")
     other.train()
     path = other.save_to_path(str(tmp_path))
     one.train()
@@ -79,8 +72,8 @@ def test_weights_put_in_by_rllibs_means_are_trained_on_from(put, built, tmp_path
     assert not ray.is_initialized()
 
 
-def test_step_sizes_follow_the_configuration_whatever_was_set_on_optimisers(built):
-    one, same = built("seed=2"), built("seed=2")
+def test_step_sizes_follow_the_configuration_whatever_was_set_on_optimisers(tiny):
+    one, same = tiny("seed=2"), tiny("seed=2")
     one.learner_group.foreach_learner(
         lambda learner: [group.update(lr=0.5) for group in learner.updater.optimizers["red_0"][0].param_groups]
     )
@@ -105,12 +98,12 @@ class Restoring(RLlibCallback):
 
 
 @pytest.mark.parametrize("when", ["start", "later"])
-def test_whole_restore_inside_a_callback_goes_on_from_there(when, built, tmp_path, monkeypatch):
-    first = built("seed=1")
+def test_whole_restore_inside_a_callback_goes_on_from_there(when, tiny, built, tmp_path, monkeypatch):
+    first = tiny("seed=1")
     first.train()
     monkeypatch.setattr(Restoring, "path", first.save_to_path(str(tmp_path)))
     monkeypatch.setattr(Restoring, "when", when)
-    second = built("seed=1", callbacks=Restoring)
+    second = built(config("1v1", *TINY, "seed=1").callbacks(Restoring))
     for _ in range(2 if when == "later" else 0):
         second.train()
     rows = [first.train()["multigrid_rl"], second.train()["multigrid_rl"]]
@@ -135,10 +128,10 @@ MIXED = "scenario.seats.blue_0={hunter: 1, random: 1}"
         ((), (GATES,), "other gates than before are judged anew"),
     ],
 )
-def test_what_changes_at_a_restore_is_taken_or_starts_afresh(before, after, warned, built, tmp_path, caplog):
-    first = built("seed=1", *before)
+def test_what_changes_at_a_restore_is_taken_or_starts_afresh(before, after, warned, tiny, tmp_path, caplog):
+    first = tiny("seed=1", *before)
     first.train()
-    second = built("seed=1", *after)
+    second = tiny("seed=1", *after)
     second.restore_from_path(first.save_to_path(str(tmp_path)))
     assert [record.getMessage() for record in caplog.records if record.name.startswith("multigrid_rl")] == [
         text for text in [next((r.getMessage() for r in caplog.records if warned in r.getMessage()), "")] if warned
@@ -149,8 +142,8 @@ def test_what_changes_at_a_restore_is_taken_or_starts_afresh(before, after, warn
     assert [state.gate for state in second.run.keeper.states] == second.run.stages[0].gates
 
 
-def test_modules_are_neither_added_nor_removed(built):
-    one = built()
+def test_modules_are_neither_added_nor_removed(tiny):
+    one = tiny()
     for call in (one.add_module, one.remove_module):
         with pytest.raises(ConfigError, match="add_module or remove_module: expected the modules of the scenario"):
             call("blue_0")
@@ -184,16 +177,16 @@ def test_nothing_of_rays_is_replaced_for_others_while_algorithms_are_built():
         (["coop"], r"modules: expected red_0, red_1, got red_0$"),
     ],
 )
-def test_checkpoints_of_other_networks_are_refused_in_one_line(overrides, message, built, tmp_path):
-    path = built().save_to_path(str(tmp_path))
+def test_checkpoints_of_other_networks_are_refused_in_one_line(overrides, message, tiny, tmp_path):
+    path = tiny().save_to_path(str(tmp_path))
     scenario, *own = overrides
     with pytest.raises(ConfigError, match=message):
         config(scenario, *TINY, *own).build_algo().restore_from_path(path)
 
 
 @pytest.mark.parametrize("put", [by_component, by_state, by_weights, by_learner_group])
-def test_weights_of_other_networks_are_refused_in_one_line(put, built, tmp_path):
-    other, one = built(), built("model.hidden=[8]")
+def test_weights_of_other_networks_are_refused_in_one_line(put, tiny, tmp_path):
+    other, one = tiny(), tiny("model.hidden=[8]")
     path = other.save_to_path(str(tmp_path))
     with pytest.raises(ConfigError, match=r"weights of another network, net.table: expected shape \(583, 16\), got "):
         put(one, other, path)

@@ -100,27 +100,21 @@ def test_any_setting_of_the_kl_penalty_turns_it_on_unless_it_is_off(change, coef
     assert made.settings.run.train.kl_coef == coefficient
 
 
-def test_kl_penalty_goes_on_after_a_restore(tmp_path):
+def test_kl_penalty_goes_on_after_a_restore(built, tmp_path):
     made = config("1v1", *SMALL).training(kl_coeff=0.3, kl_target=1e-9)
-    first, second = made.build_algo(), made.build_algo()
+    first, second = built(made), built(made)
     first.train()
     second.restore_from_path(first.save_to_path(str(tmp_path)))
     rows = [one.train() and one.row for one in (first, second)]
     assert without_time(rows[:1]) == without_time(rows[1:])
     assert rows[0]["learner/red_0/kl_coef"] == pytest.approx(0.3 * 1.5**2)
-    first.stop()
-    second.stop()
 
 
 def test_value_losses_beyond_vf_clip_param_have_no_gradient():
-    plain, wide, none = (
-        trained(change, 1)[0]["learners"]["red_0"]
-        for change in (
-            lambda made: made,
-            lambda made: made.training(vf_clip_param=10.0),
-            lambda made: made.training(vf_clip_param=1e-9),
-        )
-    )
+    def learnt(**limit):
+        return trained(lambda made: made.training(**limit), 1)[0]["learners"]["red_0"]
+
+    plain, wide, none = learnt(), learnt(vf_clip_param=10.0), learnt(vf_clip_param=1e-9)
     assert wide["vf_loss"] == pytest.approx(plain["vf_loss"], rel=1e-4)
     assert none["vf_loss"] <= 1.001e-9
     assert none["gradients_default_optimizer_global_norm"] < plain["gradients_default_optimizer_global_norm"]

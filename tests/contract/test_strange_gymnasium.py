@@ -114,10 +114,23 @@ def test_images_are_read_by_convolutions(monkeypatch):
     assert factory.build(2, 0).observations()[AGENT].max() <= 1
 
 
-def test_too_large_images_name_what_makes_them_smaller(monkeypatch):
-    env_id = register(monkeypatch, seen=spaces.Box(0, 255, (210, 160, 3), np.uint8))
-    with pytest.raises(ValueError, match=r"at most 100,000 numbers \(.*ResizeObservation.*\), got 100,800"):
-        describe_env(env_id, {})
+SEVERAL = r"of several agents: a ParallelEnv .*env_id=pettingzoo:MODULE:FUNCTION"
+NO_VECTORS = spaces.Dict({"view": BOX, "graph": spaces.Graph(BOX, None), "list": spaces.Sequence(BOX)})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seen": spaces.Box(0, 255, (210, 160, 3), np.uint8)}, r"at most 100,000 .*ResizeObservation.*, got 100,800"),
+        ({"seen": NO_VECTORS}, r"can be flattened \(an ObservationWrapper .*\), got graph, list"),
+        ({"acts": spaces.Tuple([spaces.Discrete(2)] * 2)}, SEVERAL),
+        ({"acts": spaces.Dict({"a": spaces.Discrete(2)})}, SEVERAL),
+    ],
+    ids=["large image", "no vectors", "tuple", "dict"],
+)
+def test_spaces_that_nothing_learns_in_are_refused_with_what_helps(monkeypatch, options, said):
+    with pytest.raises(ValueError, match=said):
+        describe_env(register(monkeypatch, **options), {})
 
 
 def test_text_in_dictionaries_is_left_out_with_a_word(monkeypatch, caplog):
@@ -126,20 +139,6 @@ def test_text_in_dictionaries_is_left_out_with_a_word(monkeypatch, caplog):
     assert factory.specs.agents[0].observation_size == 12 + 4
     assert "left out, as networks read numbers: ['mission']" in caplog.text
     assert factory.build(2, 0).observations()[AGENT].max() <= 1
-
-
-def test_parts_that_cannot_be_flattened_are_named(monkeypatch):
-    seen = spaces.Dict({"view": BOX, "graph": spaces.Graph(BOX, None), "list": spaces.Sequence(BOX)})
-    with pytest.raises(ValueError, match=r"can be flattened \(an ObservationWrapper .*\), got graph, list"):
-        describe_env(register(monkeypatch, seen=seen), {})
-
-
-@pytest.mark.parametrize(
-    "acts", [spaces.Tuple([spaces.Discrete(2)] * 2), spaces.Dict({"a": spaces.Discrete(2)})], ids=str
-)
-def test_several_agents_are_pointed_to_the_other_kind(monkeypatch, acts):
-    with pytest.raises(ValueError, match=r"of several agents: a ParallelEnv .*env_id=pettingzoo:MODULE:FUNCTION"):
-        describe_env(register(monkeypatch, acts=acts), {})
 
 
 def _like_sample(acts):

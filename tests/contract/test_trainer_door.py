@@ -80,13 +80,12 @@ def test_trainer_from_outside_runs_and_refuses(door, tmp_path):
     verdict, rows = tiny_run(tmp_path / "run", "train.trainer=walk", "train.until=1024", "seed=5")
     assert verdict["policy_updates"] == len(rows) > 1
     assert all(row["learner/red_0/step_length"] == 0.1 for row in rows)
-    assert compose(["scenario=1v1", "experiment=none", "train.trainer=walk"]).train.walk.spread == 0.1
-    overrides = ["scenario=1v1", "experiment=none", "train.trainer=walk", "train.walk.spread=0.2"]
-    assert compose(overrides).train.walk.spread == 0.2
-    with pytest.raises(ConfigError, match="spread"):
-        compose([*overrides, "train.walk.spred=0.2"])
-    with pytest.raises(ConfigError, match="data: expected null"):
-        compose(["scenario=1v1", "experiment=none", "train.trainer=walk", "data=x"])
+    walk = ["scenario=1v1", "experiment=none", "train.trainer=walk"]
+    assert compose(walk).train.walk.spread == 0.1
+    assert compose([*walk, "train.walk.spread=0.2"]).train.walk.spread == 0.2
+    for wrong, message in (("train.walk.spred=0.2", "spread"), ("data=x", "data: expected null")):
+        with pytest.raises(ConfigError, match=message):
+            compose([*walk, wrong])
 
 
 def test_installed_package_cannot_replace_a_trainer_of_ours(monkeypatch):

@@ -24,29 +24,13 @@ Arrays = dict[str, NDArray[Any]]
 
 #: State arrays (one row for each state), then step arrays, in the order in which a step produces them.
 STATE_ARRAYS = (
-    "grid",
-    "agent_pos",
-    "agent_dir",
-    "agent_terminated",
-    "agent_carrying",
-    "agent_carried_object",
-    "agent_mission",
-    "ball_discount",
-    "obs_image",
-    "obs_direction",
-    "obs_mission",
-    "obs_mission_value",
-)
+    "grid", "agent_pos", "agent_dir", "agent_terminated", "agent_carrying", "agent_carried_object", "agent_mission",
+    "ball_discount", "obs_image", "obs_direction", "obs_mission", "obs_mission_value",
+)  # fmt: skip
 STEP_ARRAYS = (
-    "agent_reward",
-    "reward",
-    "terminated",
-    "truncated",
-    "info_door_open_done",
-    "info_eliminated_opponents_done",
-    "info_got_eliminated_done",
-    "info_eliminated_opponent_num",
-)
+    "agent_reward", "reward", "terminated", "truncated",
+    "info_door_open_done", "info_eliminated_opponents_done", "info_got_eliminated_done", "info_eliminated_opponent_num",
+)  # fmt: skip
 _REAL = ("ball_discount", "agent_reward", "reward")
 RELATIVE_TOLERANCE = 1e-12
 
@@ -170,6 +154,5 @@ def _record_step(step: Step, units: Units, out: Arrays, rows: NDArray[np.int64],
     out["info_door_open_done"][rows] = _fold(np.any, events[..., c.EV_DOOR_WIN] > 0, units)
     out["info_eliminated_opponents_done"][rows] = _fold(np.any, events[..., c.EV_ELIMINATION_WIN] > 0, units)
     out["info_got_eliminated_done"][rows] = _fold(np.any, events[..., c.EV_VICTIM] > 0, units)
-    out["info_eliminated_opponent_num"][rows] = _fold(
-        np.sum, events[..., c.EV_ELIMINATION_WIN], units
-    )  # rewarded winners
+    winners = events[..., c.EV_ELIMINATION_WIN]  # those who were rewarded
+    out["info_eliminated_opponent_num"][rows] = _fold(np.sum, winners, units)

@@ -75,21 +75,13 @@ def test_convolutions_learn_to_beat_idle(tmp_path, learning):
 
 
 @pytest.mark.slow
-def test_central_critics_learn_together(tmp_path, learning):
-    last = learned(tmp_path, learning, "scenario=2v2", "scheme=ctde", *IDLE)[-1]
-    learning.check("return", last["team_return_mean/red"], above=1.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["mlp", pytest.param("attention", marks=pytest.mark.long)])
-def test_joint_action_learns(tmp_path, learning, model):
-    last = learned(tmp_path, learning, "scenario=2v2", *IDLE, f"model={model}")[-1]
-    learning.check("return", last["team_return_mean/red"], above=1.5)
-
-
-@pytest.mark.slow
-def test_shared_network_learns(tmp_path, learning):
-    last = learned(tmp_path, learning, "scenario=2v2", "scheme=dtde", "shared=true", *IDLE)[-1]
+@pytest.mark.parametrize(
+    "words",
+    [("scheme=ctde",), (), pytest.param(("model=attention",), marks=pytest.mark.long), ("scheme=dtde", "shared=true")],
+    ids=["central critics", "joint action", "joint action of attention", "shared network"],
+)
+def test_team_learns(tmp_path, learning, words):
+    last = learned(tmp_path, learning, "scenario=2v2", *words, *IDLE)[-1]
     learning.check("return", last["team_return_mean/red"], above=1.5)
 
 

@@ -42,19 +42,9 @@ def weigh_of(given, starts, psi: str):
     return weigh(steps, given["values"], given["next_values"], Estimator(GAMMA, LAM, psi))
 
 
-def column_of(given, lam: float = LAM) -> list[float]:
-    return gae_of(given, GAMMA, lam)[:, 0].tolist()
-
-
-def test_three_steps_by_hand():
-    # deltas: 1 + .5*2 - 4 = -2;  2 + .5*6 - 2 = 3;  4 + .5*8 - 6 = 2
-    # A_2 = 2; A_1 = 3 + .25*2 = 3.5; A_0 = -2 + .25*3.5 = -1.125
-    assert column_of(path([1, 2, 4], [4, 2, 6], [2, 6, 8])) == [-1.125, 3.5, 2.0]
-
-
 def test_rows_out_of_game_are_cut_without_termination_flag():
     given = path([1, 2, 50], [4, 2, 70], [2, 6, 95], absent=[2])
-    assert column_of(given) == [-2 + 0.25 * 3, 3.0, 0.0]
+    assert gae_of(given, GAMMA, LAM)[:, 0].tolist() == [-2 + 0.25 * 3, 3.0, 0.0]
 
 
 def random_trajectories(steps: int = 60, games: int = 40) -> dict[str, np.ndarray]:
@@ -128,7 +118,8 @@ def test_standardise_turns_constant_into_zeros(value):
         ("total_reward", [4, 4, 4], [4, 6, 8]),
         ("future_return", [4, 6, 8], [4, 6, 8]),
         ("baselined_return", [0, 4, 2], [4, 6, 8]),
-        # Residuals -2, 3, 2 and with lambda 1/2 advantages -1.125, 3.5, 2, as above.
+        # Residuals: 1 + .5*2 - 4 = -2; 2 + .5*6 - 2 = 3; 4 + .5*8 - 6 = 2. With lambda 1/2 advantages are
+        # A_2 = 2; A_1 = 3 + .25*2 = 3.5; A_0 = -2 + .25*3.5 = -1.125.
         ("q", [2.875, 5.5, 8], [2.875, 5.5, 8]),
         ("gae", [-1.125, 3.5, 2], [2.875, 5.5, 8]),
         ("td", [-2, 3, 2], [2.875, 5.5, 8]),

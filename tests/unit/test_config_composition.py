@@ -152,11 +152,8 @@ def test_scheme_selects_its_recipe(monkeypatch):
     for scheme, recipe in {"ctde": "coop", "dtde": "coop-dtde"}.items():
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == (recipe, scheme)
-    own = {
-        **read(CONFIGS / "scenario" / "coop.yaml"),
-        "name": "coop",
-        "recipe": {"default": "coop", "dtde": "coop-nobody"},
-    }
+    recipes = {"default": "coop", "dtde": "coop-nobody"}
+    own = {**read(CONFIGS / "scenario" / "coop.yaml"), "name": "coop", "recipe": recipes}
     monkeypatch.setattr("multigrid_rl.config.recipes.scenario_values", lambda *_, **__: own)
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
     with pytest.raises(ConfigError, match="coop-nobody"):  # this one is asked for, and there is no file of that name
@@ -167,9 +164,8 @@ def test_scheme_selects_its_recipe(monkeypatch):
 def test_plain_files_apply_without_recipe(name):
     config = compose([f"scenario={name}", "experiment=none"])
     assert (config.scheme, config.shared) == ("dtde", False)
-    assert config.train.model_dump(mode="json") == TrainConfig.model_validate(
-        {**read(CONFIGS / "train" / "ppo.yaml"), "name": "ppo"}
-    ).model_dump(mode="json")
+    plain = TrainConfig.model_validate({**read(CONFIGS / "train" / "ppo.yaml"), "name": "ppo"})
+    assert config.train.model_dump(mode="json") == plain.model_dump(mode="json")
     assert config.scenario == load_scenario(name)
 
 

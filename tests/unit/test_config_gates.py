@@ -10,13 +10,15 @@ def names_of(*overrides: str) -> list[str]:
     return [gate.metric for gate in gates(*overrides)]
 
 
-@pytest.mark.parametrize("scenario", ["1v1", "coop", "single-obstacle"])
-def test_gates_equal_course_gates(scenario):
-    bounds = {
-        "1v1": (20, 1.3, 0.4, 0.3),
-        "coop": (40, 1.3, 0.9, 0.4),
-        "single-obstacle": (40, 2.0, 0.6, 0.3),
-    }[scenario]
+@pytest.mark.parametrize(
+    ("scenario", "bounds"),
+    [
+        ("1v1", (20, 1.3, 0.4, 0.3)),
+        ("coop", (40, 1.3, 0.9, 0.4)),
+        ("single-obstacle", (40, 2.0, 0.6, 0.3)),
+    ],
+)
+def test_gates_equal_course_gates(scenario, bounds):
     found = gates(f"scenario={scenario}")
     order = ["episode_len_mean", "return_mean", "explained_variance", "entropy"]
     triples = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
@@ -27,24 +29,21 @@ def test_gates_equal_course_gates(scenario):
 FOUR = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
 BLUE = [f"{seat}={player}" for seat, player in zip(FOUR, ("learn", "learn", "random", "random"), strict=True)]
 KINDS = ("return_mean", "explained_variance", "entropy")
+REDS, RED = ("red_0", "red_1"), ("explained_variance/red", "entropy/red")
+#: Ways to have one network for a team.
+ONE = ("shared=true", "scheme=ctce")
 
 
 @pytest.mark.parametrize(
     ("overrides", "names"),
     [
-        ("scenario=coop", [f"{kind}/{seat}" for kind in KINDS for seat in ("red_0", "red_1")]),
+        ("scenario=coop", [f"{kind}/{seat}" for kind in KINDS for seat in REDS]),
         ("scenario=coop experiment=none scenario.seats.red_0=random", [f"{kind}/red_1" for kind in KINDS]),
-        *(
-            (
-                f"scenario=coop experiment=none {how}",
-                ["return_mean/red_0", "return_mean/red_1", "explained_variance/red", "entropy/red"],
-            )
-            for how in ("shared=true", "scheme=ctce")
-        ),
-        ("scenario=2v2", ["team_return_mean/red", "explained_variance/red", "entropy/red"]),
+        *((f"scenario=coop experiment=none {how}", ["return_mean/red_0", "return_mean/red_1", *RED]) for how in ONE),
+        ("scenario=2v2", ["team_return_mean/red", *RED]),
         (
             "scenario=2v2 scheme=dtde",
-            ["team_return_mean/red", *(f"{kind}/{seat}" for kind in KINDS[1:] for seat in ("red_0", "red_1"))],
+            ["team_return_mean/red", *(f"{kind}/{seat}" for kind in KINDS[1:] for seat in REDS)],
         ),
         (" ".join(["scenario=2v2", *BLUE]), ["team_return_mean/blue", "explained_variance/blue", "entropy/blue"]),
     ],

@@ -103,10 +103,7 @@ CASES = [
 def test_every_verb_rejects_damaged_files(whole, tmp_path, number):
     file, change, message = CASES[number]
     run, out = damaged(whole, tmp_path, file, change), tmp_path / "out.png"
-    verbs = [
-        ("report", run, "--episodes", 0, "-o", out),
-        ("compare", run, whole[1], "-o", out),
-    ]
+    verbs = [("report", run, "--episodes", 0, "-o", out), ("compare", run, whole[1], "-o", out)]
     verbs = [words for words in verbs if has_verb(words[0])]
     # One reader reads for all of them: one kind of damage for each, and the first of each file for all three.
     first = all(case[0] != file for case in CASES[:number])

@@ -25,8 +25,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def doc(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
 def test_glossary_explains_every_metric():
-    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    page = doc("running.md")
     rows = [f"| `{name}` | {meaning} | {unit} |" for name, (meaning, unit) in glossary().items()]
     assert [row for row in rows if row not in page] == []
 
@@ -63,10 +67,6 @@ def test_imports_of_snippets_exist():
     assert missing == []
 
 
-def extending() -> str:
-    return (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-
-
 def test_the_table_of_tokens_is_that_of_the_cell_codes():
     rows = {
         "door, locked": [c.DOOR_LOCKED],
@@ -77,7 +77,7 @@ def test_the_table_of_tokens_is_that_of_the_cell_codes():
         "ball": [c.BALL],
         "agent, by heading": [c.AGENT + heading for heading in range(4)],
     }
-    page, codes = extending(), {c.UNSEEN, c.EMPTY, c.WALL}
+    page, codes = doc("extending.md"), {c.UNSEEN, c.EMPTY, c.WALL}
     assert "| unseen, empty, wall | 0, 1, 2 | 0, 1, 2 |" in page
     assert (c.UNSEEN, c.EMPTY, c.WALL) == (0, 1, 2)
     for what, (first, *_) in rows.items():
@@ -99,7 +99,7 @@ def test_the_table_of_tokens_is_that_of_the_cell_codes():
 
 
 def test_the_docs_have_the_order_of_cells_in_a_view():
-    words, size, x, y = " ".join(extending().split()), 3, 7, 3
+    words, size, x, y = " ".join(doc("extending.md").split()), 3, 7, 3
     assert "cell `i * V + j` is `i - V // 2` to its right and `V - 1 - j` ahead of it" in words
     assert "`V // 2 * V + V - 1 - n` is `n` cells ahead" in words
     seen, pose = view_tables(size).cells, c.cell_index(x, y) * 4
@@ -112,12 +112,8 @@ def test_the_docs_have_the_order_of_cells_in_a_view():
         assert seen[pose, size // 2 * size + size - 1 - n] == c.cell_index(x + n, y)
 
 
-def game_page() -> str:
-    return (ROOT / "docs" / "game.md").read_text(encoding="utf-8")
-
-
 def test_the_page_of_the_game_has_every_scenario_as_it_is():
-    told = re.findall(r"^\| `([\w-]+)` \| (\d) \| (\d) \| (.*) \|$", game_page(), re.MULTILINE)
+    told = re.findall(r"^\| `([\w-]+)` \| (\d) \| (\d) \| (.*) \|$", doc("game.md"), re.MULTILINE)
     yes = {True: "yes", False: "no"}
     for name, blue, red, rest in told:
         spec = load_scenario(name).spec
@@ -129,7 +125,7 @@ def test_the_page_of_the_game_has_every_scenario_as_it_is():
 
 
 def test_the_page_of_the_game_has_the_rewards_as_they_are():
-    page, pays = game_page(), RewardWeights()
+    page, pays = doc("game.md"), RewardWeights()
     balls = [pays.ball_pickup * pays.ball_discount ** (2**k) for k in range(5)]
     for number in (f"| {pays.key_pickup} |", f"| {pays.eliminated_opponent} |", f"| {pays.got_eliminated:g} |",
                    f"| {pays.invalid_pickup} |", ", ".join(f"{ball:.3g}" for ball in balls), "1.5087"):  # fmt: skip
@@ -142,18 +138,13 @@ def test_the_page_of_the_game_has_the_rewards_as_they_are():
 
 def test_cited_sections_of_the_game_exist():
     """Code and configurations cite ``docs/game.md, section N``."""
-    sections = set(re.findall(r"^## (\d+)\. ", game_page(), re.MULTILINE))
-    files = [
-        file
-        for room in ("multigrid_rl", "configs", "tests", "benchmarks", "tools")
-        for file in (ROOT / room).rglob("*.*")
-    ]
-    texts = [file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".yaml")]
-    cited = [
-        re.findall(r"\d+", part) for text in texts for part in re.findall(r"game\.md, sections?([\d, and]+)", text)
-    ]
+    sections = set(re.findall(r"^## (\d+)\. ", doc("game.md"), re.MULTILINE))
+    cited = []
+    for room in ("multigrid_rl", "configs", "tests", "benchmarks", "tools"):
+        for file in (file for ending in ("*.py", "*.yaml") for file in (ROOT / room).rglob(ending)):
+            cited += re.findall(r"game\.md, sections?([\d, and]+)", file.read_text(encoding="utf-8"))
     assert len(cited) >= 20
-    assert {number for numbers in cited for number in numbers} <= sections
+    assert {number for part in cited for number in re.findall(r"\d+", part)} <= sections
 
 
 def test_lists_stay_lists_on_the_site():
@@ -229,17 +220,11 @@ def test_every_guide_is_in_a_menu_of_the_site():
 )  # fmt: skip
 def test_make_passes_on_what_is_typed(tmp_path, typed, ran):
     (tmp_path / ".ready").touch()
-    command = [
-        "make",
-        "--silent",
-        "--dry-run",
-        f"VENV={tmp_path}",
-        "--old-file=pyproject.toml",
-        "--old-file=constraints.txt",
-    ]
-    done = subprocess.run([*command, *typed], cwd=ROOT, capture_output=True, text=True, check=True)
+    old = ("--old-file=pyproject.toml", "--old-file=constraints.txt")
+    command = ["make", "--silent", "--dry-run", f"VENV={tmp_path}", *old, *typed]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert " ".join(shlex.split(done.stdout)[1:]) == ran
 
 
 def test_the_page_of_the_architecture_is_short():
-    assert len((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len(doc("architecture.md").splitlines()) <= 120

@@ -38,14 +38,8 @@ def test_game_of_equal_sums_of_returns_is_a_draw():
 
 def test_league_scores_equal_sums_of_returns_as_a_draw():
     scores = []
-    league = SimpleNamespace(
-        _winner=False,
-        _team=0,
-        _own=np.array([True, False]),
-        _column=0,
-        record=lambda players, points: scores.extend(points.tolist()),
-        metrics=dict,
-    )
+    league = SimpleNamespace(_winner=False, _team=0, _own=np.array([True, False]), _column=0, metrics=dict)
+    league.record = lambda players, points: scores.extend(points.tolist())
     table = SimpleNamespace(
         winner=np.full(3, -1), returns=np.array([[*UP, *DOWN], [*DOWN, *UP], [1, 0]]), players=np.zeros((3, 1))
     )

@@ -78,12 +78,3 @@ def test_encode_rejects_unknown_triples(triple):
     triples[7] = triple
     with pytest.raises(ValueError, match=re.escape(f"got {triple}")):
         c.encode(triples)
-
-
-def test_board_cells_of_section_1():
-    assert (c.cell_index(4, 6), c.cell_index(11, 1)) == c.DOOR_CELL
-    assert [divmod(cell, c.HEIGHT) for cell in c.DOOR_FRONT] == [(5, 6), (10, 1)]
-    assert [divmod(cell, c.HEIGHT) for cell in c.FIXED_KEY] == [(7, 4), (8, 3)]
-    assert [divmod(cell, c.HEIGHT) for cell in c.SIDE_ROOM] == [(2, 2), (13, 2)]
-    assert len(set(c.ROOM.tolist())) == 36
-    assert (c.empty_board()[c.ROOM] == c.EMPTY).all()

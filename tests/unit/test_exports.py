@@ -108,19 +108,12 @@ def test_every_network_that_a_configuration_may_name_is_read_back_with_equal_out
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["env_id=CartPole-v1", "model.hidden=[1024,1024]"],
-            "model: expected weights of at most 5,500,000 bytes (fewer units in model.hidden, or model=cnn for images, "
-            "make less), got 8,4",
-        ),
+        (["env_id=CartPole-v1", "model.hidden=[1024,1024]"], "model: expected weights of at most 5,500,000 bytes"),
         (
             ["env_id=wide_spaces:Wide-v0"],
             "card of the player: actions.BoxSignature.low: expected a list of at most 1000",
         ),
-        (
-            [f"env_id=wide_spaces:{'Long' * 30}-v0"],
-            "card of the player: env.env_id: expected at most 100 characters",
-        ),
+        ([f"env_id=wide_spaces:{'Long' * 30}-v0"], "card of the player: env.env_id: expected at most 100 characters"),
     ],
     ids=["bytes of weights", "numbers of an action", "letters of an id"],
 )

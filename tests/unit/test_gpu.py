@@ -20,13 +20,10 @@ def trained(device: str, architecture: dict) -> tuple[torch.Tensor, float]:
     flat = FlatWeights(list(net.parameters()))
     optimizer = torch.optim.Adam([flat.weights], lr=1e-3, fused=True)
     tokens = torch.stack([torch.randint(0, n, (ROWS,), generator=generator) for n in CATEGORIES], dim=1).to(device)
-    rows = Rows(
-        torch.randint(0, 7, (ROWS, 1), generator=generator).to(device),
-        torch.ones(ROWS, 1).bool().to(device),
-        torch.full((ROWS,), -1.9459).to(device),
-        torch.randn(ROWS, generator=generator).to(device),
-        torch.randn(ROWS, generator=generator).to(device),
-    )
+    actions = torch.randint(0, 7, (ROWS, 1), generator=generator)
+    advantages, targets = torch.randn(2, ROWS, generator=generator)
+    rows = Rows(actions, torch.ones(ROWS, 1).bool(), torch.full((ROWS,), -1.9459), advantages, targets)
+    rows = rows.map(lambda column: column.to(device))
     for _ in range(STEPS):
         flat.gradient.zero_()
         logits, values = net(tokens)

@@ -110,16 +110,13 @@ def random_actions(seed: int):
 
 def test_dtde_equals_plain_match():
     env, match = factory("dtde").build(GAMES, 0), twin_match()
-    for seat in ("red_0", "red_1"):
-        np.testing.assert_array_equal(env.observations()[seat], match.observations()[seat])
+    np.testing.assert_equal(env.observations(), match.observations())
     for actions in random_actions(1):
         step = env.step({"red_0": actions[:, :1], "red_1": actions[:, 1:]})
         wanted = match.step({"red_0": actions[:, 0], "red_1": actions[:, 1]})
-        for seat in ("red_0", "red_1"):
-            np.testing.assert_array_equal(step.observations[seat], wanted.observations[seat])
-            np.testing.assert_array_equal(step.rewards[seat], wanted.rewards[seat])
-            np.testing.assert_array_equal(step.terminated[seat], wanted.terminated[seat])
-            np.testing.assert_array_equal(step.mask[seat], wanted.mask[seat][:, None])
+        for part in ("observations", "rewards", "terminated"):
+            np.testing.assert_equal(getattr(step, part), getattr(wanted, part))
+        np.testing.assert_equal(step.mask, {seat: column[:, None] for seat, column in wanted.mask.items()})
 
 
 def test_ctce_joins_views_sums_rewards_and_ends_with_all():
@@ -178,10 +175,8 @@ def test_reset_clears_last_actions():
     env.step({"red_0": np.full((GAMES, 1), 2), "red_1": np.full((GAMES, 1), 0)})
     assert (env.observations()["red_0"][:, -2:] == [2, 0]).all()
     assert (env.observations()["red_1"][:, -2:] == [0, 2]).all()
-    again = env.reset(5)
-    for seat, shown in begun.items():
-        np.testing.assert_array_equal(again[seat], shown)
-        assert (shown[:, -2:] == NONE).all()
+    np.testing.assert_equal(env.reset(5), begun)
+    assert all((shown[:, -2:] == NONE).all() for shown in begun.values())
 
 
 def test_tokens_stay_below_their_categories():

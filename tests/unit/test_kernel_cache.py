@@ -44,10 +44,8 @@ def run(folder: Path) -> tuple[str, int]:
     """Play one step in a new process that imports the copy; returns what it saw and its cache hits."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    how = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], check=False, **how)
     assert done.returncode == 0, done.stderr
     saw, hits = done.stdout.splitlines()
     return saw, int(hits)

@@ -8,14 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from multigrid_rl.cli.output import spread
 from multigrid_rl.config.compose import compose
-from multigrid_rl.metrics import (
-    explained_variance,
-    glossary,
-    matches,
-    mean_interval,
-    outcome_shares,
-    wilson_interval,
-)
+from multigrid_rl.metrics import explained_variance, glossary, matches, mean_interval, outcome_shares, wilson_interval
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
 from multigrid_rl.world.events import BEHAVIOUR
@@ -115,14 +108,12 @@ def test_name_matches_only_its_pattern(name, pattern):
     "name",
     [
         "env_step",
-        "return_mean",
         "return_mean/",
         "return_mean/red_0/x",
         "behaviour/red_0/dance",
         "gates//met",
         "gates/met",
         "learner//lr",
-        "",
     ],
 )
 def test_unknown_name_matches_nothing(name):

@@ -24,10 +24,6 @@ def all_tokens() -> torch.Tensor:
     return torch.cartesian_prod(*(torch.arange(k) for k in CATEGORIES)).byte()
 
 
-def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
-
-
 # --- refused
 
 
@@ -49,17 +45,13 @@ def test_rejects_impossible_architectures(key, wanted, values):
 # --- what it computes
 
 
-def dense_first_layer(net, tokens: torch.Tensor) -> torch.Tensor:
-    one_hot = torch.cat([F.one_hot(tokens[:, k].long(), size) for k, size in enumerate(CATEGORIES)], dim=1)
-    return one_hot.double() @ net.table.double() + net.bias.double()
-
-
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_first_layer_equals_dense_layer_on_one_hot_codes(activation):
     net = network(activation=activation)
     with torch.no_grad():
         net.bias.copy_(torch.linspace(-1, 1, 16))  # it starts at zero, where a forgotten bias would not show
-        features = dense_first_layer(net, all_tokens()).float()
+        one_hot = torch.cat([F.one_hot(all_tokens()[:, k].long(), size) for k, size in enumerate(CATEGORIES)], dim=1)
+        features = (one_hot.double() @ net.table.double() + net.bias.double()).float()
         wanted = net.policy(features[:, :8]), net.value(features[:, 8:]).squeeze(-1)
         logits, values = net(all_tokens())
     torch.testing.assert_close((logits, values), wanted)
@@ -106,11 +98,6 @@ def test_initial_policy_is_near_uniform():
 # --- seeds and fingerprints
 
 
-def test_seed_determines_weights():
-    assert same(network(seed=3), network(seed=3))
-    assert not same(network(seed=3), network(seed=4))
-
-
 def test_fingerprint_changes_with_any_weight():
     net = network()
     seen = {fingerprint(net.state_dict())}
@@ -129,12 +116,8 @@ def test_fingerprint_is_same_for_tensors_and_arrays():
     assert fingerprint(weights) == fingerprint(dict(reversed(list(arrays.items()))))
 
 
-def test_fingerprint_distinguishes_names_shapes_and_types():
-    value = torch.zeros(2, 3)
+def test_fingerprint_distinguishes_names_shapes_and_types_and_no_strides():
+    value = torch.arange(6.0).view(2, 3)
     variants = [{"a": value}, {"b": value}, {"a": value.view(3, 2)}, {"a": value.to(torch.int32)}, {}]
     assert len({fingerprint(weights) for weights in variants}) == len(variants)
-
-
-def test_fingerprint_of_strided_tensor_equals_its_copy():
-    value = torch.arange(6.0).view(2, 3).t()
-    assert fingerprint({"a": value}) == fingerprint({"a": value.contiguous()})
+    assert fingerprint({"a": value.t()}) == fingerprint({"a": value.t().contiguous()})

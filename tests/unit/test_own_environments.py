@@ -122,10 +122,8 @@ def test_files_import_no_environment_where_code_is_refused(own_envs, monkeypatch
     run, player = own_envs / "run", own_envs / "player"
     agent = env_factory(compose(["env_id=CartPole-v1"])).specs.agents[0]
     architecture = {"name": "mlp", "hidden": [4]}
-    card = {
-        **{"name": "mine", "architecture": architecture, **signature(agent, None), "scenario": "gymnasium", "env": env},
-        **{"seats": ["agent_0"], "provenance": {}},
-    }
+    about = {"name": "mine", "architecture": architecture, "scenario": "gymnasium", "env": env}
+    card = {**about, **signature(agent, None), "seats": ["agent_0"], "provenance": {}}
     weights = network_of(agent, compose(["env_id=CartPole-v1", "model.hidden=[4]"]).model.model_dump()).state_dict()
     for folder in (player, run / "checkpoints" / "step_1" / "players" / "agent_0"):
         write_player(folder, weights, card)
@@ -157,11 +155,7 @@ def test_files_import_no_environment_where_code_is_refused(own_envs, monkeypatch
         ("Unseeded", "reset: expected (observation, info), got TypeError: Unseeded.reset() got an unexpected keyword"),
         ("Three", "reset: observation: expected shape (2,) of its space, got (3,)"),
         ("Free", "step: reward: expected one number, got None"),
-        (
-            "Fileless",
-            "reset: expected (observation, info), got FileNotFoundError: "
-            "No such file or directory: 'no_such_map.txt' (own_envs.py:50)",
-        ),
+        ("Fileless", "reset: expected (observation, info), got FileNotFoundError: No such file or directory: 'no_suc"),
         ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:45)"),
     ],
 )
@@ -182,9 +176,7 @@ def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
     monkeypatch.setattr("multigrid_rl.players.episodes.MOST_STEPS", 20)
     stopped = call("evaluate", own_envs / "run", "--episodes", 2, "-o", own_envs / "out")
     assert stopped.exit_code == 3
-    assert (
-        "expected an end of its episodes (env_args={max_episode_steps: 200} sets one), got none in 20" in stopped.stderr
-    )
+    assert "env_args={max_episode_steps: 200} sets one), got none in 20" in stopped.stderr
     assert call("evaluate", own_envs / "fine", "--episodes", 2, "-o", own_envs / "out").exit_code == 0
 
 

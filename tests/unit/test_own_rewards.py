@@ -96,7 +96,6 @@ def test_gates_and_scores_stay_canonical(tmp_path):
 def test_what_pays_nothing_is_refused_before_the_start(tmp_path, name, said):
     run = ["scenario=cartpole", f"train.shaping=own_rewards:{name}", f"run_dir={tmp_path / 'run'}"]
     result = call("train", *run)
-    assert result.exit_code == 2, result.output
     assert said in complaint(result)
     assert not (tmp_path / "run").exists()
 

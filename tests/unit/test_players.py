@@ -11,25 +11,20 @@ from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import match_of
-from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, Rules, SeatView
 from multigrid_rl.world.constants import ACTIONS, BLUE, DONE, EVENTS, RED
-from multigrid_rl.world.engine import World
 
 FAIR = load_scenario("1v1").spec
 CLASSIC = replace(FAIR, rules=Rules.classic())
 SHORT = replace(FAIR, max_steps=12)
 
 
-def filled(spec: GameSpec, names: dict[str, str]) -> dict[str, Policy]:
-    return {seat: BUILT_IN[name](spec) for seat, name in names.items()}
-
-
 def played(spec: GameSpec, episodes: int = 1000, seed: int = 1, **names: str) -> EpisodeTable:
-    return play_games(spec, filled(spec, names), episodes, seed=seed).full_table()
+    players = {seat: BUILT_IN[name](spec) for seat, name in names.items()}
+    return play_games(spec, players, episodes, seed=seed).full_table()
 
 
 def share(table: EpisodeTable, team: int) -> float:
@@ -130,33 +125,7 @@ def test_rejects_empty_seats(given, empty):
         played(FAIR, 3, **given)
 
 
-def test_rejects_player_for_unknown_seat():
-    with pytest.raises(ValueError, match="seat: expected blue_0, red_0, got 'red_1'"):
-        match_of(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
-
-
 # --- matches
-
-
-def test_match_shows_focal_seats_only():
-    match = match_of(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
-    assert match.seats == ("red_0",)
-    assert {seat: shown.shape for seat, shown in match.observations().items()} == {"red_0": (6, FAIR.num_tokens)}
-    step = match.step({"red_0": np.full(6, DONE)})
-    assert [set(part) for part in step[:5]] == [{"red_0"}] * 5
-
-
-def test_focal_seat_sees_own_view_and_plays_own_agent():
-    games = 4
-    match = match_of(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
-    world = World(FAIR, games, seed=2)
-    row = np.full((games, 2), DONE, np.int8)
-    for actions in scripted_actions(1, 30, games):
-        row[:, 1] = actions
-        wanted = world.step(row)
-        step = match.step({"red_0": actions})
-        np.testing.assert_array_equal(step.observations["red_0"], wanted.tokens[:, 1])
-        np.testing.assert_array_equal(step.rewards["red_0"], wanted.reward[:, 1])
 
 
 class Recorder:
@@ -191,14 +160,6 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
         np.testing.assert_array_equal(wide.observations["red_0"][k], narrow.observations["red_0"][0])
     assert np.array(together.actions)[:, k].tolist() == np.array(alone.actions)[:, 0].tolist()
     assert many.drain_episodes().episodes > one.drain_episodes().episodes > 0  # new games began on the way
-
-
-def test_background_players_of_one_kind_play_differently():
-    spec = load_scenario("2v2").spec
-    first, second = Recorder(RandomPlayer()), Recorder(RandomPlayer())
-    match = match_of(spec, {"blue_0": first, "blue_1": second}, 50)
-    match.step(dict.fromkeys(match.seats, np.full(50, DONE)))
-    assert first.actions[0].tolist() != second.actions[0].tolist()
 
 
 def test_player_memory_resets_with_each_game():
@@ -241,38 +202,6 @@ def test_episode_events_explain_return():
 
 
 # --- ends and starts
-
-
-def test_auto_reset_keeps_final_observation():
-    games, row = 3, np.full(3, 1, np.int8)  # red turns right, over and over
-    spec = replace(FAIR, max_steps=13)
-    going, stopping = (
-        match_of(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False)
-    )
-    for _ in range(13):
-        step, wanted = going.step({"red_0": row}), stopping.step({"red_0": row})
-    assert step.done.all()
-    assert step.truncated.all()
-    assert not step.terminated["red_0"].any()
-    np.testing.assert_array_equal(step.final_observations["red_0"], wanted.observations["red_0"])
-    assert step.final_observations["red_0"][:, -2].tolist() == [3] * games  # heading 2 and 13 right turns
-    assert step.observations["red_0"][:, -2].tolist() == [2] * games
-    assert going.env.world.state.clock.tolist() == [0] * games
-
-
-def test_seeded_reset_equals_new_match():
-    def run(match: Match) -> tuple[list, EpisodeTable]:
-        shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
-        return shown, match.drain_episodes()
-
-    fresh = match_of(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first=4)
-    used = match_of(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first=4)
-    before = run(used)
-    begun = used.reset(21)
-    np.testing.assert_array_equal(begun["red_0"], fresh.observations()["red_0"])
-    (shown, table), (wanted, wanted_table) = run(used), run(fresh)
-    assert shown == wanted != before[0]
-    np.testing.assert_equal(table, wanted_table)
 
 
 def test_mid_game_reset_discards_game():

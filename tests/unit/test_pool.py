@@ -81,9 +81,8 @@ def test_players_compute_only_own_games_and_forget_finished():
     opponents(match_of(SPEC, {"blue_0": team}, games, seed=1), 9)
     for player in team.players.values():
         assert [set(row) for row in player.seen] == [{t % LENGTH} for t in range(9)]
-    assert [
-        len(one) + len(two) for one, two in zip(*(player.seen for player in team.players.values()), strict=True)
-    ] == [games] * 9
+    one, two = (player.seen for player in team.players.values())
+    assert [len(mine) + len(others) for mine, others in zip(one, two, strict=True)] == [games] * 9
 
 
 def test_added_players_join_later_games_and_leave_after_them():

@@ -18,15 +18,6 @@ def recipe(tmp_path):
 
 
 def test_file_sets_groups_and_keys(recipe):
-    assert recipe_values(str(recipe)) == {
-        "scenario": "single-obstacle",
-        "model": "gru",
-        "train.lr": 1e-05,
-        "train.bonus.all.key_pickup": 0.5,
-        "train.bonus.all.success": 2.0,
-        "model.hidden": [32],
-        "shared": False,
-    }
     config = compose([f"experiment={recipe}", "seed=3"])
     assert (config.scenario.name, config.model.name, config.model.hidden) == ("single-obstacle", "gru", (32,))
     assert (config.train.lr, config.train.bonus) == (1e-5, {"all": {"key_pickup": 0.5, "success": 2.0}})

@@ -16,6 +16,7 @@ CATEGORIES, CENTRAL_CATEGORIES = [5, 3, 4], [6, 2]
 ACTIONS, GAMES, STEPS = 7, 4, 9
 CELLS = ["gru", "lstm"]
 MLP = {"name": "mlp", "hidden": [8, 6], "activation": "tanh"}
+any_architecture = pytest.mark.parametrize("architecture", [MLP, *({"name": cell, "hidden": [8]} for cell in CELLS)])
 both_critics = pytest.mark.parametrize("central", [(), CENTRAL_CATEGORIES], ids=["own view", "central critic"])
 
 
@@ -130,7 +131,7 @@ def outputs(net, tokens: torch.Tensor):
         return net(flat, *state)[:2]
 
 
-@pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
+@any_architecture
 def test_critic_only_input_changes_values_not_policy(architecture):
     net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
     tokens = tokens_of(CENTRAL_CATEGORIES)
@@ -146,20 +147,7 @@ def test_critic_only_input_changes_values_not_policy(architecture):
     assert (outputs(net, own)[0] != logits).any(dim=1).all()
 
 
-@pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
-def test_policy_gradient_does_not_reach_central_weights(architecture):
-    net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
-    flat = tokens_of(CENTRAL_CATEGORIES).flatten(0, 1)
-    state = (torch.zeros(len(flat), net.state_size),) if net.state_size else ()
-    logits, values = net(flat, *state)[:2]
-    weights = dict(net.named_parameters())
-    (policy,) = torch.autograd.grad(logits.sum(), [weights[CENTRAL]], allow_unused=True, retain_graph=True)
-    assert policy is None or not policy.any()
-    (critic,) = torch.autograd.grad(values.sum(), [weights[CENTRAL]])
-    assert critic.any()
-
-
-@pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
+@any_architecture
 def test_exported_player_without_central_weights_has_same_logits(architecture):
     net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
     player = build(architecture, CATEGORIES, ACTIONS)

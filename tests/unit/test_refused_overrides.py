@@ -13,7 +13,7 @@ GATE = "scenario.gates=[{metric:episode_len_mean"
 REFUSED = [
     (
         "scenario=1v2",
-        r"^scenario: expected one \(did you mean 2v2\?\) of 2v2, 1v1.* and \d+ more, or a file such as .*, got 1v2$",
+        r"^scenario: expected one \(did you mean 2v2\?\) of 2v2, 1v1.* and \d+ more, or a file .*, got 1v2$",
     ),
     ("scenario=MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1vs1", r"mean MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1\?"),
     ("scenario=", "^scenario: expected 1v1, .*, got"),
@@ -28,10 +28,7 @@ REFUSED = [
     ("colour=3", r"^colour: expected .* and \d+ more, got colour"),
     *((f"{verb}=1v1", rf"^{verb}: expected .* and \d+ more, got {verb}") for verb in sorted(OF_OTHER_VERBS)),
     ("scenario.seats.blue_5=random", r"^scenario\.seats\.blue_5: expected .*blue_0, red_0, got blue_5"),
-    (
-        "scenario=1v1 env_args={max_steps:20}",
-        r"env_args: expected none, as the red/blue-door game takes none, got {'max_steps': 20}",
-    ),
+    ("scenario=1v1 env_args={max_steps:20}", "env_args: expected none, as the red/blue-door game .*'max_steps': 20"),
     ("curriculum=3", "^curriculum: expected a list of stages, got 3$"),
     ("train.lr=-1", r"^train\.lr: expected greater than 0, got -1"),
     ("train.lr=inf", r"^train\.lr: expected .*finite.*, got inf"),
@@ -47,11 +44,7 @@ REFUSED = [
     ("train.gamma=1.1", r"^train\.gamma: .*less than or equal to 1, got 1\.1"),
     ("train.stop_when_held=maybe", r"^train\.stop_when_held: expected true or false, got maybe"),
     ("cluster.num_env_runners=true", r"^cluster\.num_env_runners: .*whole number.*, got True"),
-    (
-        f"cluster.num_env_runners={TOO_MANY}",
-        "^cluster.num_env_runners: ",
-        f"0 to {TOO_MANY - 1}.*CPUs.*, got {TOO_MANY}",
-    ),
+    (f"cluster.num_env_runners={TOO_MANY}", f"^cluster.num_env_runners: .*0 to {TOO_MANY - 1}.*CPUs.*, got {TOO_MANY}"),
     ("cluster.num_env_runners=-1", r"^cluster\.num_env_runners: .*at least 0.*, got -1"),
     ("cluster.num_env_runners=2 train.num_envs=255", r"^train\.num_envs: .*multiple of 2 env runners, got 255"),
     ("scenario.seats.red_0=random", r"^scenario\.seats: expected learn .*'red_0': 'random'"),
@@ -74,12 +67,7 @@ REFUSED = [
     ("scenario.seats.blue_0=random:1,learn:1", r"^scenario\.seats\.blue_0: .*weights above 0, got .*learn"),
     *(
         (f"scenario.seats.blue_0={value}", rf"^scenario\.seats\.blue_0: .*weights above 0.*, got {value}$")
-        for value in (
-            "random:-1,hunter:1",
-            "random:0,idle:1",
-            "random:1,random:2",
-            ":1",
-        )
+        for value in ("random:-1,hunter:1", "random:0,idle:1", "random:1,random:2", ":1")
     ),
     ("train.bonus.red_0.step=true", r"^train\.bonus\.red_0\.step: expected a number, got True$"),
     # curricula
@@ -102,11 +90,7 @@ REFUSED = [
     ("scenario=gymnasium model=gru train=vpg train.num_envs=2", "train.v_iters", "null with model=gru"),
     ("scenario=gymnasium model=gru train.recompute=true train.minibatch_size=null", "train.recompute.*with model=gru"),
     # heads
-    (
-        f"{BODY} model.head=deterministic",
-        "model.head: expected gaussian, mixture, bins, tanh-gaussian, tanh-gaussian-clamped or null with "
-        "train.objective=ppo",
-    ),
+    (f"{BODY} model.head=deterministic", "model.head: expected gaussian, mixture, .* or null with train.objective=ppo"),
     (f"{BODY} model.head=diffusion train=a2c", "with train.objective=policy_gradient, as actions need a probability"),
     (f"{BODY} model.head=mixture model.bound=tanh", "model.bound: expected clip with head=mixture, got tanh"),
     (f"{BODY} model.head_size=4", "model.head_size: expected null with head=null, got 4"),

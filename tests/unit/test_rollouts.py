@@ -18,16 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 GAMES, STEPS = 12, 24
 DEADLY = [
-    "scenario=2v2-deathmatch",
-    "experiment=none",
-    "scenario.seats.blue_0=hunter",
-    "scenario.seats.blue_1=random",
-    "scenario.game.max_steps=40",
-    f"train.num_envs={GAMES}",
-    f"train.num_steps={STEPS}",
-    f"train.minibatch_size={STEPS}",
-    "model.hidden=[8]",
-    "seed=3",
+    *("scenario=2v2-deathmatch", "experiment=none", "scenario.seats.blue_0=hunter", "scenario.seats.blue_1=random"),
+    *("scenario.game.max_steps=40", "model.hidden=[8]", "seed=3"),
+    *(f"train.num_envs={GAMES}", f"train.num_steps={STEPS}", f"train.minibatch_size={STEPS}"),
 ]
 SCHEMES = ["scheme=dtde", "scheme=ctde", "scheme=ctce", "shared=true"]
 NETWORKS = ["mlp", "gru", "lstm"]

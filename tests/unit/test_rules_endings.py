@@ -3,11 +3,10 @@
 import pytest
 
 import games as g
-from games import at, both_rules, clear, find, hand, place, play, put, where, world
+from games import at, both_rules, clear, find, hand, place, play, where, world
 from multigrid_rl.world.constants import BLUE, DOOR_CLOSED, DOOR_LOCKED, DOOR_OPEN, DROP, EMPTY, FORWARD, LEFT, TOGGLE
 
 MAX_STEPS = 24
-WIN_AT_2 = 1 - 0.9 * 2 / 300
 
 
 def play_to_the_end(w, actions):
@@ -72,21 +71,15 @@ def door_left_open(rules):
 
 
 @both_rules
-def test_toggling_own_open_door_closes_it_unpaid(rules):
+def test_own_open_door_closes_unpaid_and_reopens_without_key_and_wins(rules):
     w = door_left_open(rules)
     step = play(w, blue_1=TOGGLE)
     assert at(w, g.BLUE_DOOR) == DOOR_CLOSED + BLUE
     assert set(step.reward.values()) == {0}
     assert not step.done
-
-
-@both_rules
-def test_closed_door_reopens_without_key_and_wins(rules):
-    w = door_left_open(rules)
-    put(w, g.BLUE_DOOR, DOOR_CLOSED + BLUE)
     step = play(w, blue_1=TOGGLE)
     assert at(w, g.BLUE_DOOR) == DOOR_OPEN + BLUE
-    assert step.reward["blue_1"] == pytest.approx(WIN_AT_2, rel=1e-12)
+    assert step.reward["blue_1"] == pytest.approx(1 - 0.9 * 3 / 300, rel=1e-12)
     assert (step.winner, step.done) == (BLUE, True)
 
 

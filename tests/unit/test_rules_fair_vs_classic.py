@@ -40,27 +40,15 @@ def test_classic_wins_with_any_open_door_fair_needs_own(rules, reward, winner):
 # Handling order ------------------------------------------------------------------------------------------------------
 
 
-def two_want_one_cell(rules, games):
-    w = World(spec(rules, blue=0, red=2), games, seed=3, auto_reset=False)
-    w.state.position[:] = [c.cell_index(6, 3), c.cell_index(8, 3)]
-    w.state.heading[:] = [g.EAST, g.WEST]
-    w.step(np.full((games, 2), c.FORWARD, np.int8))
-    return w.state.position[:, 0] == c.cell_index(7, 3)
-
-
-def test_classic_order_is_index_order():
-    assert two_want_one_cell("classic", 200).all()
-
-
-def test_fair_order_is_redrawn_each_step():
-    w = world("fair", blue=0, red=2)
-    firsts = set()
+@pytest.mark.parametrize(("rules", "firsts"), [("classic", {True}), ("fair", {True, False})])
+def test_order_is_that_of_indices_in_classic_and_redrawn_each_step_in_fair(rules, firsts):
+    w, found = world(rules, blue=0, red=2), set()
     for _ in range(40):
         place(w, "red_0", 6, 3, g.EAST)
         place(w, "red_1", 8, 3, g.WEST)
         play(w, red_0=c.FORWARD, red_1=c.FORWARD)
-        firsts.add(where(w, "red_0") == (7, 3))
-    assert firsts == {True, False}
+        found.add(where(w, "red_0") == (7, 3))
+    assert found == firsts
 
 
 def test_fair_orders_of_four_agents_are_equally_likely():
@@ -138,15 +126,10 @@ def test_only_classic_eliminates_agent_twice(rules, again):
     w, _ = eliminated_blue_0(rules)
     put(w, g.BLUE_DOOR, c.DOOR_OPEN + c.BLUE)
     place(w, "red_0", *g.BLUE_FRONT, g.EAST)
-    play(w, red_0=c.FORWARD)
-    assert where(w, "red_0") == g.BLUE_DOOR
-    play(w, red_0=c.FORWARD)
-    play(w, red_0=c.RIGHT)
-    play(w, red_0=c.FORWARD)
-    assert where(w, "red_0") == (12, 2)
-    play(w, red_0=c.LEFT)
-    play(w, red_0=c.FORWARD)
-    assert where(w, "red_0") == (12, 2)  # (13, 2) is taken by the eliminated
+    way = (c.FORWARD, g.BLUE_DOOR), (c.FORWARD, (12, 1)), (c.RIGHT, (12, 1)), (c.FORWARD, (12, 2)), (c.LEFT, (12, 2))
+    for action, cell in (*way, (c.FORWARD, (12, 2))):  # (13, 2) is taken by the eliminated
+        play(w, red_0=action)
+        assert where(w, "red_0") == cell
     step = play(w, red_0=c.TOGGLE)
     assert step.reward == {"blue_0": -1 if again else 0, "blue_1": 0, "red_0": 0.5 if again else 0, "red_1": 0}
     assert ("got_eliminated" in step.events["blue_0"]) == again

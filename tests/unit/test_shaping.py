@@ -77,7 +77,7 @@ def test_mates_pays_what_the_others_of_the_team_earn():
         ({"red_1": {}}, r"^train\.bonus: expected seats all, blue_0, red_0, got red_1 \(did you mean red_0\?\)$"),
         (
             {"red_0": {"key_pick": 1.5}},
-            r"^train\.bonus\.red_0: expected events key_pickup,.* got key_pick \(did you mean key_pickup\?\)$",
+            r"^train\.bonus\.red_0: expected events .* got key_pick \(did you mean key_pickup\?",
         ),
         ({"all": {"zzz": 1.0}}, r"^train\.bonus\.all: expected events .*door_ready, step, mates, got zzz$"),
     ],
@@ -155,10 +155,9 @@ def test_canonical_returns_and_games_never_change():
         np.testing.assert_array_equal(canonical.done, training.done)
         differ += int((canonical.rewards["red_0"] != training.rewards["red_0"]).sum())
     assert differ == 20 * 200
-    tables = plain.drain_episodes(), bent.drain_episodes()
-    assert tables[0].episodes > 20
-    for one, two in zip(*tables, strict=True):
-        np.testing.assert_array_equal(one, two)
+    table = plain.drain_episodes()
+    assert table.episodes > 20
+    np.testing.assert_equal(table, bent.drain_episodes())
 
 
 def test_steps_of_eliminated_agents_do_not_count():

@@ -6,6 +6,7 @@ import pytest
 
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.text import ConfigError
+from tiny_runs import rows_of
 
 OWN = """
 def constant(obs, action, next_obs, reward, info):
@@ -16,13 +17,9 @@ def text(obs, action, next_obs, reward, info):
     return "much"
 """
 TINY = [
-    "scenario=simple-spread",
-    "train.until=100",
-    "train.num_envs=4",
-    "train.num_steps=25",
-    "train.minibatch_size=100",
+    *("scenario=simple-spread", "scenario.gates=[]", "train.until=100", "train.checkpoint_every=100"),
+    *("train.num_envs=4", "train.num_steps=25", "train.minibatch_size=100", "train.stop_when_held=false"),
 ]
-TINY += ["train.checkpoint_every=100", "train.stop_when_held=false", "scenario.gates=[]"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,18 +29,13 @@ def own_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def rows(run):
-    """All rows of a run's metrics."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_agents_are_paid_by_it_and_episodes_counted_by_the_game(tmp_path):
     """Values follow what trains; returns and gates stay the game's own."""
     plain, own = tmp_path / "plain", tmp_path / "own"
     run_training([*TINY, f"run_dir={plain}"])
     run_training([*TINY, "train.shaping=spread_rewards:constant", f"run_dir={own}"])
     loss = "learner/agent/vf_loss"
-    assert rows(plain)[0][loss] != rows(own)[0][loss]
+    assert rows_of(plain)[0][loss] != rows_of(own)[0][loss]
     first, second = (json.loads((run / "verdict.json").read_text())["last_report"] for run in (plain, own))
     assert first == second
     assert first["return_mean/agent_0"] < 0

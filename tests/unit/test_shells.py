@@ -38,13 +38,8 @@ def printed() -> list[str]:
     for notebook in [*ROOT.glob("examples/notebooks/*.ipynb"), *ROOT.glob("docs/assignments/*.ipynb")]:
         for cell in json.loads(notebook.read_text())["cells"]:
             found += commands_in("".join(cell["source"]))
-    for folder, ending in (
-        ("multigrid_rl", "*.py"),
-        ("configs", "*.yaml"),
-        ("examples", "*.py"),
-        ("docs/assignments", "*.py"),
-    ):
-        for file in sorted((ROOT / folder).rglob(ending)):
+    for pattern in ("multigrid_rl/**/*.py", "configs/**/*.yaml", "examples/**/*.py", "docs/assignments/**/*.py"):
+        for file in sorted(ROOT.glob(pattern)):
             found += commands_in(file.read_text(encoding="utf-8"))
     typed = [line.strip().removeprefix("!") for line in found if re.match(rf"\s*!?{_BEGIN}", line)]
     return sorted({line for line in typed if "..." not in line and "<" not in line})
@@ -60,15 +55,8 @@ def words_by(shell: str, lines: list[str], folder: Path) -> list[list[str]]:
         (stubs / name).chmod(0o755)
     lines = [line.replace(".venv/bin/", "") for line in lines]
     script = "".join(f"(eval {shlex.quote(line)}) 2>&1 </dev/null; printf '\\001'\n" for line in lines)
-    options = ["-f"] if shell == "zsh" else []
-    run = subprocess.run(
-        [shutil.which(shell), *options, "-c", script],
-        check=False,
-        cwd=empty,
-        env={"PATH": str(stubs)},
-        capture_output=True,
-        text=True,
-    )
+    command = [shutil.which(shell), *(["-f"] if shell == "zsh" else []), "-c", script]
+    run = subprocess.run(command, check=False, cwd=empty, env={"PATH": str(stubs)}, capture_output=True, text=True)
     return [answer.split("\0")[:-1] or [answer] for answer in run.stdout.split("\1")[:-1]]
 
 

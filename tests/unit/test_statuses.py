@@ -13,8 +13,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commands import call
-from multigrid_rl import __version__
 from multigrid_rl.cli.app import TRACEBACK, Verbs
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import ConfigError
@@ -52,11 +50,6 @@ def test_crash_is_one_line_status_70_and_file(raised, tmp_path, monkeypatch):
     assert "in verb" in file.read_text()
 
 
-def test_leaving_a_debugger_is_no_fault_of_the_program():
-    result = ended(BdbQuit())
-    assert (result.exit_code, result.stdout, result.stderr) == (3, "said\n", "")
-
-
 def test_crash_without_writable_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     assert f"{TRACEBACK}=1" in ended(KeyError("seat")).stderr
@@ -66,22 +59,19 @@ def test_crash_without_writable_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("raised", "message"),
+    ("raised", "status", "message"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
-        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: Permission denied"),
-        (TimeoutError("no answer"), "no answer"),
+        (OSError(errno.ENOSPC, "No space left on device"), 3, "multigrid-rl: No space left on device\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), 3, "multigrid-rl: runs/x: Permission denied\n"),
+        (TimeoutError("no answer"), 3, "multigrid-rl: no answer\n"),
+        (BdbQuit(), 3, ""),  # who leaves a debugger
+        (ConfigError("seed: expected a number, got x"), 2, "multigrid-rl: seed: expected a number, got x\n"),
+        (PlayerError("nobody: unknown"), 2, "multigrid-rl: nobody: unknown\n"),
     ],
 )
-def test_os_errors_are_one_line_and_status_3(raised, message):
+def test_errors_of_the_system_and_of_users_are_one_line(raised, status, message):
     result = ended(raised)
-    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {message}\n")
-
-
-@pytest.mark.parametrize("raised", [ConfigError("seed: expected a number, got x"), PlayerError("nobody: unknown")])
-def test_user_errors_are_status_2(raised):
-    result = ended(raised)
-    assert (result.exit_code, result.stderr) == (2, f"multigrid-rl: {raised}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (status, "said\n", message)
 
 
 @pytest.mark.parametrize("hint", ["", "go on: train --resume run"])
@@ -91,11 +81,6 @@ def test_run_errors_are_status_3_with_hint(hint):
     result = ended(error)
     lines = ["multigrid-rl: env runner 1 is lost", *([f"multigrid-rl: {hint}"] if hint else [])]
     assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
-
-
-def test_version():
-    result = call("--version")
-    assert (result.exit_code, result.stdout) == (0, f"{__version__}\n")
 
 
 def printing(text: str, monkeypatch, stream) -> None:

@@ -81,10 +81,8 @@ def test_player_plays_alone_without_blue_team():
 
 
 def test_player_fills_every_seat_of_its_team():
-    assert {seat: player.name for seat, player in team_players(NOBODY, "hunter", FOUR, "blue").items()} == {
-        "blue_0": "hunter",
-        "blue_1": "hunter",
-    }
+    players = team_players(NOBODY, "hunter", FOUR, "blue")
+    assert {seat: player.name for seat, player in players.items()} == {"blue_0": "hunter", "blue_1": "hunter"}
 
 
 @pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])

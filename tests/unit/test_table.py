@@ -49,7 +49,3 @@ def test_non_contiguous_upstream_gradient():
 def test_rejects_tokens_without_row(tokens, message):
     with pytest.raises(IndexError, match=message):
         sum_of_rows(torch.tensor(tokens), first_rows([9, 2], []), torch.ones(11, 2))
-
-
-def test_central_tokens_have_own_table():
-    assert first_rows([3, 4], [5, 6]).tolist() == [0, 3, 0, 5]

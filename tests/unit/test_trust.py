@@ -35,23 +35,13 @@ def mine(tmp_path, monkeypatch):
 def place_of(function, *arguments) -> str:
     with pytest.raises(ValueError) as error:  # noqa: PT011 - where it was raised is looked at
         function(*arguments)
-    return user_code_place(_without_this_file(error.value))
+    return user_code_place(error.value.with_traceback(error.tb.tb_next))  # without this file
 
 
-def _without_this_file(error: BaseException) -> BaseException:
-    return error.with_traceback(error.__traceback__.tb_next)
-
-
-def test_own_place_is_last_line_of_users_file(mine):
+def test_own_place_is_last_line_of_users_file_also_where_it_called_a_library_or_this_package(mine):
     assert place_of(mine["fails"]) == " (mine_of_trust.py:5)"
-
-
-def test_own_place_is_where_users_file_called_a_library(mine):
-    assert place_of(mine["calls"], json.loads) == " (mine_of_trust.py:9)"
-
-
-def test_own_place_is_where_users_file_called_this_package(mine):
-    assert place_of(mine["calls"], compose) == " (mine_of_trust.py:9)"
+    for called in (json.loads, compose):
+        assert place_of(mine["calls"], called) == " (mine_of_trust.py:9)"
 
 
 def test_own_place_of_mistake_in_this_package_or_a_library_is_none():

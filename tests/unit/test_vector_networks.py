@@ -97,15 +97,8 @@ def test_result_is_independent_of_threads(gaussian):
             passed.add_gradients((upstream[0], upstream[1][:, None]))
         finally:
             use_threads(1)
-        found.append(
-            [
-                alone,
-                passed.outputs,
-                passed.values,
-                *upstream,
-                *(parameter.grad.numpy() for parameter in net.parameters()),
-            ]
-        )
+        gradients = (parameter.grad.numpy() for parameter in net.parameters())
+        found.append([alone, passed.outputs, passed.values, *upstream, *gradients])
     assert all(map(np.array_equal, *found))
 
 

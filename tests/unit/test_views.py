@@ -151,15 +151,6 @@ def test_own_cell_shows_key_available_then_picked_up():
     assert w.state.hand[0, 0] == c.KEY + 1
 
 
-def test_mission_and_heading_are_last_two_tokens():
-    w = world("fair", blue=2, red=2)
-    w.state.mission[:] = [[0, 1, 2, 3]]
-    w.state.heading[:] = [[3, 2, 1, 0]]
-    tokens = w.observe()
-    assert tokens[0, :, -2:].tolist() == [[3, 0], [2, 1], [1, 2], [0, 3]]
-    assert tokens.shape == (1, 4, 5 * 5 + 2)
-
-
 @pytest.mark.parametrize("rules", [Rules(), Rules.classic()], ids=["fair", "classic"])
 @pytest.mark.parametrize(
     ("name", "seen"), [("single", False), ("single-obstacle", False), ("single-obstacle-v3", True)]
