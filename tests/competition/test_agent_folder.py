@@ -1,7 +1,5 @@
 """What is read of an agent's folder, and what is refused."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

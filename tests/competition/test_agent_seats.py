@@ -1,7 +1,5 @@
 """Agents on seats that their own user gives them: in training, evaluation, mixtures, teams, grading."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -24,18 +22,12 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.text import ConfigError
-from multigrid_rl.trust import SAFE, TRUSTED
+from multigrid_rl.trust import SAFE
 from multigrid_rl.types import RunError
 
 
 @pytest.fixture
-def unconfined(monkeypatch):
-    """Agents of these tests write where the test reads."""
-    monkeypatch.setenv(TRUSTED, "1")
-
-
-@pytest.fixture
-def recorder(tmp_path, unconfined):
+def recorder(tmp_path, trusted):
     """An agent's folder, and what it was told so far."""
     agent, messages = recorder_of(tmp_path / "recorder")
     return str(agent.folder), messages
@@ -103,7 +95,7 @@ def test_plays_whole_team_or_one_seat_beside_others(recorder):
     assert messages()[-2]["seats"] == ["red_1"]
 
 
-def test_fault_ends_run_with_one_line(tmp_path, unconfined):
+def test_fault_ends_run_with_one_line(tmp_path, trusted):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
     match = match_of(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):

@@ -1,7 +1,5 @@
 """Programs of strangers in any game: what they are told, what they may answer, and bundles of the same games."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -13,7 +11,7 @@ import pytest
 
 from agents import RECORDER, agent_of
 from bundles import edit
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
@@ -23,7 +21,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.trust import SAFE, TRUSTED
+from multigrid_rl.trust import SAFE
 
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "examples" / "agents" / "any-game"
@@ -31,10 +29,7 @@ TICTACTOE = load_scenario("tictactoe").kind.spec
 FIRST = "def act(m): say(json.dumps({'actions': [%s for game in m['games'] for view in game['seats'].values()]}))"
 
 
-@pytest.fixture(autouse=True)
-def trusted(monkeypatch):
-    """Agents write where the test reads."""
-    monkeypatch.setenv(TRUSTED, "1")
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 class Scripted:
@@ -64,9 +59,6 @@ def played(agent, team="player_1", spec=TICTACTOE, games=6, others=None):
         return play_games(spec, {team: player, **others}, games, seed=3), player
 
 
-# --- what it is told
-
-
 def recorder_of(folder: Path):
     """An agent that plays the first legal choice, and what it was told so far."""
     log, choice = folder.with_suffix(".log"), "view['legal'][0]"
@@ -89,14 +81,9 @@ def test_is_asked_in_its_turn_alone_and_told_what_is_legal_and_paid(tmp_path, te
     assert all(steps[:3] == [k + (team == "player_2") for k in (0, 2, 4)] for steps in told.values())
     assert {words for notes in player.notes.values() for words in notes.values()} == {"why"}
     first, *steps, bye, _ = heard()
-    assert first == {
-        "type": "hello",
-        "protocol": 2,
-        "game": "pettingzoo:classic/tictactoe-v3",
-        "seats": {team: {"size": 18, "encoding": "numbers", "choices": 9}},
-        "games": 6,
-        "seed": 7,
-    }
+    seats = {team: {"size": 18, "encoding": "numbers", "choices": 9}}
+    about = {"type": "hello", "protocol": 2, "game": "pettingzoo:classic/tictactoe-v3"}
+    assert first == {**about, "seats": seats, "games": 6, "seed": 7}
     assert bye == {"type": "bye"}
     column, paid, asked = TICTACTOE.seats.index(team), np.zeros(6), np.zeros(6, int)
     for message in steps:
@@ -151,9 +138,6 @@ def test_seat_that_sees_much_is_told_base64_and_moves_in_parts(tmp_path, chords)
     found, player = played(read_agent(STARTER), "pedal", chords, games=2)
     assert (found.fault, player.answers) == (None, 3)
     assert (np.abs(found.table.returns[:, 1]) <= 4.2).all()
-
-
-# --- what it does
 
 
 @pytest.mark.parametrize(
@@ -231,9 +215,6 @@ def test_is_asked_about_its_own_games_in_a_pool(tmp_path):
     assert told == {game: table.returns[game, 0] for game in own}
 
 
-# --- verbs
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run in which one network played both seats."""
@@ -246,8 +227,7 @@ def run(tmp_path_factory):
 
 def test_export_inspect_evaluate_freeze(run, tmp_path):
     for seat in ("player_2", "player"):  # a seat that it plays, or the network itself
-        exported = call("export", run, "--seat", seat, "-o", tmp_path / seat)
-        assert exported.exit_code == 0, exported.output
+        exported = works("export", run, "--seat", seat, "-o", tmp_path / seat)
         assert exported.output.rstrip().endswith(", plays player_1, player_2")
     mine = tmp_path / "player_2"
     assert sorted(path.name for path in mine.iterdir()) == ["README.md", "card.json", "model.safetensors"]
@@ -259,15 +239,13 @@ def test_export_inspect_evaluate_freeze(run, tmp_path):
     refused = complaint(call("inspect", mine, "--scenario", "connect-four"))
     assert "env: expected pettingzoo:classic/connect_four-v3, got pettingzoo:classic/tictactoe-v3" in refused
     assert set(load_team(mine, TICTACTOE, "player_1")) == {"player_1"}
-    result = call("evaluate", f"{mine}/", "--opponent", STARTER, "--episodes", 20, "-o", tmp_path / "ev")
-    assert result.exit_code == 0, result.output
+    result = works("evaluate", f"{mine}/", "--opponent", STARTER, "--episodes", 20, "-o", tmp_path / "ev")
     last = json.loads(result.output.splitlines()[-1])
     assert last["win"] + last["draw"] + last["loss"] == pytest.approx(1)
-    frozen = call(
-        "freeze", run, "--seat", "player_1", "--name", "mine", "--checkpoints", tmp_path / "p", "--episodes", 100
-    )
-    assert "100 games against random: win" in frozen.output, frozen.output
-    listed = call("players", "--checkpoints", tmp_path / "p").output
+    catalogue = ("--checkpoints", tmp_path / "p")
+    frozen = works("freeze", run, "--seat", "player_1", "--name", "mine", *catalogue, "--episodes", 100)
+    assert "100 games against random: win" in frozen.output
+    listed = works("players", *catalogue).output
     assert "tictactoe player_1 player_2" in listed
     assert "100 games of tictactoe" in listed
 
@@ -275,10 +253,9 @@ def test_export_inspect_evaluate_freeze(run, tmp_path):
 def test_agent_is_inspected_and_evaluated(run, tmp_path):
     lines = call("inspect", STARTER, "--scenario", "tictactoe").output.splitlines()
     assert lines[-1] == "ok: plays tictactoe as player_1 and as player_2"
-    result = call(
+    result = works(
         "evaluate", STARTER, "scenario=tictactoe", "--opponent", "random", "--episodes", 20, "-o", tmp_path / "ev"
     )
-    assert result.exit_code == 0, result.output
     assert json.loads(result.output.splitlines()[-1])["episodes"] == 20
     agent_of(tmp_path / "wrong", FIRST % "4")
     wrong = call("inspect", tmp_path / "wrong", "--scenario", "tictactoe")

@@ -1,7 +1,5 @@
 """Copies that hide: mixtures, switches, noise and temperature, of programs and of networks; what is nobody's is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +16,6 @@ from multigrid_rl.competition.copies import (
     MAX_ERROR,
     MIN_SHARE,
     TWO_SHARE,
-    Originals,
     agent_fingerprint,
     watch,
 )
@@ -33,11 +30,6 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 SPEC = load_scenario("1v1").spec
 CATALOGUE = Catalogue(data_root() / "checkpoints")
 ADEPT, MASTER, ROOKIE, BEST = "blue-adept", "blue-master", "blue-rookie", "blue-grandmaster"
-
-
-@pytest.fixture(scope="module")
-def originals() -> Originals:
-    return Originals(SPEC, CATALOGUE)
 
 
 class Trick:

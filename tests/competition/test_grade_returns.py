@@ -1,7 +1,5 @@
 """Grading where nobody meets: returns of fresh episodes, copies, a class, and what a rubric may not ask there."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 from bundles import torch_files_here
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.files import data_root
@@ -98,8 +96,7 @@ def test_class_is_one_table_and_names_copies(entries, tmp_path):
     bundle(hand_ins / "kim", 9.0, noise=1e-4)  # as ada's, weights shaken a little
     rubric = tmp_path / "rubric.yaml"
     rubric.write_text(RUBRIC)
-    result = call("grade", hand_ins, "--rubric", rubric, "-o", tmp_path / "grades.csv")
-    assert result.exit_code == 0, result.output
+    works("grade", hand_ins, "--rubric", rubric, "-o", tmp_path / "grades.csv")
     rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades.csv").open())}
     assert float(rows["ada"]["points"]) >= 90
     assert rows["ada"]["same_as"].startswith("kim")

@@ -1,14 +1,12 @@
 """A metric of episodes from outside: one file and one entry of a table, for gates, evaluations and grades."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 import yaml
 
-from commands import call
+from commands import works
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
@@ -55,10 +53,9 @@ def test_gate_and_row(quick):
 
 
 def test_evaluation_shows_it_in_a_column(quick):
-    done = call(
+    done = works(
         "evaluate", "key-runner", "--opponent", "idle", "--episodes", 100, "--mode", "argmax", "-o", quick / "out"
     )
-    assert done.exit_code == 0, done.output
     assert "quick/red_0" in done.output
     part = json.loads((quick / "out" / "summary.json").read_text())["parts"][0]
     assert 0 < part["metrics"]["quick/red_0"]["mean"] < part["win"]
@@ -71,7 +68,6 @@ def test_grade_checks_it(quick):
     rubric.write_text(
         yaml.safe_dump({"scenario": "1v1", "seed": 1, "pass_points": 1, "exams": [exam]}), encoding="utf-8"
     )
-    done = call("grade", data_root() / "checkpoints" / "blue-master", "--rubric", rubric)
-    assert done.exit_code == 0, done.output
+    done = works("grade", data_root() / "checkpoints" / "blue-master", "--rubric", rubric)
     (row,) = json.loads(done.output.splitlines()[-1])["exams"][0]["checks"]
     assert row["interval"][0] < row["value"] < row["interval"][1]

@@ -1,7 +1,5 @@
 """Ratings and standings of a cup, against values computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

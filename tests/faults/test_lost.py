@@ -18,10 +18,7 @@ from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
 from processes import SMALL, Training, clear_lines, rows_of
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")]
 RUNNER, LEARNER = "ray::BatchedEnvRunner", "ray::_WrappedExecutable"
 
 #: A training reward that does something on a remote env runner only: the driver tries it, too, before it starts.
