@@ -1,7 +1,5 @@
 """Deadlines: which hand-in counts, for whom they were extended, what is shown and told of what was late."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile
@@ -15,10 +13,10 @@ from pydantic import ValidationError
 
 from multigrid_rl.serve import people_pages
 from multigrid_rl.serve.course import Course, Enrolled
-from multigrid_rl.serve.database import make_tables
+from multigrid_rl.serve.database import Grade, Rating, make_tables
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.text import ConfigError
-from sites import AGENT, Client, served, work
+from sites import Client, agent_in, served, work
 
 HOUR = 3600.0
 FIRST, SECOND = "2026-12-01T23:59:00+01:00", "2026-12-11T23:59:00+01:00"
@@ -40,10 +38,7 @@ class Class:
         self.store = Queue(url, folder / "home", course, lambda: self.now)
         self.store.sync([Enrolled("s1", "Ada"), Enrolled("s2", "Ben"), Enrolled("i1", "Ines", role="instructor")])
         self.store.begin()
-        self.folder = folder / "mine"
-        self.folder.mkdir()
-        for name, data in AGENT.items():
-            (self.folder / name).write_bytes(data)
+        self.folder = agent_in(folder / "mine")
 
     def hand_in(self, *hours: float, code: str = "s1") -> list[int]:
         rows = []
@@ -103,8 +98,6 @@ def test_late_with_a_penalty_counts_where_it_brings_more(of):
     on_time, late = mine.hand_in(-1, 30)
     assert mine.told()["hand_in"] == on_time  # 7.5 against 60 % of it
     with mine.store.writing() as session:
-        from multigrid_rl.serve.database import Grade  # noqa: PLC0415
-
         session.get_one(Grade, on_time).points = 4.0
     told = mine.told()
     assert (told["hand_in"], told["points"], told["late_days"], told["late_points"]) == (late, 4.5, 2, 7.5)
@@ -152,8 +145,7 @@ def test_what_one_of_a_team_hands_in_counts_for_all_and_takes_one_place(of):
         mine.hand_in(-1)
     with served(mine.store) as site:
         ada, ines = Client(site, "s1"), Client(site, "i1")
-        assert ">owls</a>" in ada.get("/")[1]
-        assert ">owls</a>" in ines.get("/")[1]
+        assert all(">owls</a>" in client.get("/")[1] for client in (ada, ines))
         assert "In team owls" in ada.get("/mine")[1]
         assert ada.get(f"/hand-in/{second[0]}")[0] == 200
         assert "owls (submission" in ada.get(f"/entry/{first[0]}")[1]
@@ -186,8 +178,6 @@ def test_best_counts_among_what_was_on_time(of):
     mine = of(counts="best")
     rows = mine.hand_in(-3, -2, 40)
     with mine.store.writing() as session:
-        from multigrid_rl.serve.database import Rating  # noqa: PLC0415
-
         for number, value in zip(rows, (1500.0, 1400.0, 1900.0), strict=True):
             session.get_one(Rating, number).rating = value
     assert (mine.told()["hand_in"], mine.told()["late_hand_in"]) == (rows[0], rows[2])

@@ -1,7 +1,5 @@
 """Hand-ins, jobs and leases, over SQLite and Postgres."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import select, text
 
@@ -10,8 +8,7 @@ from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.store import FIRST, visible_rows
 from multigrid_rl.text import ConfigError
-
-LANES = ("bundle", "program", "slow")
+from sites import LANES
 
 
 def pairing(red, blue, outcomes="RRRRRRRRBD", **more):
@@ -78,8 +75,6 @@ def test_latest_or_best_stands_on_the_ladder(store, bundle):
     assert [r.hand_in.id for r in store.ladder() if r.person] == [second.id]
     store.course = store.course.model_copy(update={"counts": "best"})
     with store.writing() as session:
-        from multigrid_rl.serve.database import Rating  # noqa: PLC0415
-
         session.get_one(Rating, first.id).rating = 2000.0
     assert [r.hand_in.id for r in store.ladder() if r.person] == [first.id]
 
@@ -235,12 +230,6 @@ def test_what_students_see(store, bundle):
     seen = visible_rows(store.ladder(), [ada(store)], course)
     assert [row.person.code for row in seen if row.person] == ["s1"]
     assert len(seen) == 3
-
-
-def test_tables_are_made_once(store, database):
-    make_tables(database)
-    assert store.setting("version") == "0002"
-    assert store.get(HandIn, 1).name == "random"
 
 
 @pytest.mark.parametrize("kept_by", ["setting", "alembic"])

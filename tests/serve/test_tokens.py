@@ -1,7 +1,5 @@
 """Who somebody is on a class server: tokens, forms, how often, and what stands before every page."""
 
-from __future__ import annotations
-
 import base64
 import socket
 import threading
