@@ -5,7 +5,6 @@ import io
 import re
 import secrets
 import socket
-import threading
 import zipfile
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from answering import answering
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record
@@ -120,15 +120,8 @@ def served(store, **settings):
     """Serve a course in a thread; yields its site, whose ``url`` is right."""
     listening = socket.create_server(("127.0.0.1", 0))
     site = Site(store, f"http://127.0.0.1:{listening.getsockname()[1]}", **settings)
-    server = server_of(application(site, [*pages.PAGES, *people_pages.PAGES]))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
+    with answering(server_of(application(site, [*pages.PAGES, *people_pages.PAGES])), listening):
         yield site
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
 
 
 class Client:
