@@ -12,6 +12,7 @@ import pytest
 
 from agents import agent_of
 from commands import call, complaint, works
+from composing import refusal
 from multigrid_rl.competition import cup as cups
 from multigrid_rl.competition import cup_folder
 from multigrid_rl.competition import entries as cup_entries
@@ -102,8 +103,7 @@ def test_changed_agent_folder_is_refused(tmp_path):
     with pytest.raises(CutOffError):
         played(tmp_path / "in", tmp_path / "cup", "random", until=1)
     (agent.folder / "agent.py").write_text("raise SystemExit(1)")
-    with pytest.raises(PlayerError, match="entry turncoat, which has changed"):
-        played(tmp_path / "in", tmp_path / "cup", "random")
+    assert "entry turncoat, which has changed" in refusal(played, tmp_path / "in", tmp_path / "cup", "random")
 
 
 def test_bundle_changed_in_play_plays_as_submitted(tmp_path, monkeypatch):
@@ -247,11 +247,9 @@ def test_entry_that_could_not_play_may_be_replaced(tmp_path):
     (tmp_path / "in" / "late").mkdir(parents=True)
     assert list(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == [("idle", "random"), ("random", "idle")]
     (tmp_path / "in" / "late").rmdir()
-    with pytest.raises(PlayerError, match="entry late, which is gone"):
-        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    assert "entry late, which is gone" in refusal(played, tmp_path / "in", tmp_path / "cup", "random", "idle")
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "late")
     assert len(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == 6
     shutil.rmtree(tmp_path / "in" / "late")
     shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "late")
-    with pytest.raises(PlayerError, match="entry late, which has changed"):
-        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    assert "entry late, which has changed" in refusal(played, tmp_path / "in", tmp_path / "cup", "random", "idle")

@@ -44,8 +44,8 @@ def cup(played, tmp_path) -> Path:
 @pytest.mark.slow
 def test_cup_folder_suffices(cup):
     before = {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()}
-    result = call("cup", "verify", cup, "--all")
-    assert (result.exit_code, result.output.count("the same")) == (0, 12), result.output
+    result = works("cup", "verify", cup, "--all")
+    assert result.output.count("the same") == 12
     digest = json.loads((cup / "results.json").read_bytes())["sha256"]
     assert json.loads(result.output.splitlines()[-1]) == {
         "pairings": 12, "games": 24, "different": 0, "not_repeatable": 0, "files_different": 0, "sha256": digest,

@@ -179,7 +179,6 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
             {"scenario": "single", "exams": [EXAM | {"opponent": None}]},
             "exams.0.sides: expected own, as in scenario=single",
         ),
-        ({"scenario": "cartpole"}, "exams.0.opponent: expected null, as in scenario=cartpole nobody meets"),
         ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
         ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),
         ({"pass_point": 3}, "did you mean pass_points?"),
