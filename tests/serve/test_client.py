@@ -8,6 +8,7 @@ from io import BytesIO
 import pytest
 
 from commands import call, complaint, works
+from composing import refusal
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve import serve_commands as client
 from multigrid_rl.serve.database import HandIn
@@ -103,15 +104,13 @@ def test_reasons_are_told(site, agent, tmp_path):
     with pytest.raises(PlayerError):
         client.as_zip(agent)
     site.store.freeze(True)
-    with pytest.raises(ConfigError, match="frozen"):
-        client.CourseClient(site.url, token_of(site, "s2")).send(b"PK")
+    assert "frozen" in refusal(client.CourseClient(site.url, token_of(site, "s2")).send, b"PK")
     site.store.freeze(False)
 
 
 def test_a_token_goes_nowhere_else(monkeypatch):
     for url in ("http://example.org", "ftp://localhost", "localhost:8080", "http://localhost.example.org"):
-        with pytest.raises(ConfigError, match="https"):
-            client.CourseClient(url, "x")
+        assert "https" in refusal(client.CourseClient, url, "x")
     asked = []
 
     class Elsewhere(http.server.BaseHTTPRequestHandler):
