@@ -174,7 +174,8 @@ def test_fault_forfeits_with_one_line(tmp_path, fault):
 
 
 def test_numbers_outside_of_their_bounds_are_refused(chords):
-    says, asked = SeatsProtocol(chords, ("pedal",)), _asked()
+    told = np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1))
+    says, asked = SeatsProtocol(chords, ("pedal",)), StepRequest(0, *told)
     assert says.read(b'{"actions":[[0.7,-0.7]]}', asked).dtype == np.float32  # a bound itself, rounded to float32
     for wrong in ("[0.8,0]", "[0]", "[true,0]", "[NaN,0]", "[1e999,0]", f"[{10**400},0]", '["0",0]', "null"):
         with pytest.raises(Exception, match=r"^game 0: pedal: expected 2 numbers from \[-0.69.*, got "):
@@ -183,12 +184,6 @@ def test_numbers_outside_of_their_bounds_are_refused(chords):
     for wrong in ("3", "[3,0]", "[0,5]", "[0,1,2]", "[0,true]"):
         with pytest.raises(Exception, match=r"^game 0: keys: expected 2 integers from 0 to \[2, 4\], got "):
             says.read(b'{"actions":[%s]}' % wrong.encode(), asked)
-
-
-def _asked():
-    return StepRequest(
-        0, np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1))
-    )
 
 
 def test_team_of_different_actions_is_no_seat_for_one_program(tmp_path, chords):

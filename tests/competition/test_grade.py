@@ -298,15 +298,11 @@ def a_class(tmp_path):
     return folder
 
 
-def table_of(path):
-    with path.open(newline="") as file:
-        return {row["student"]: row for row in csv.DictReader(file)}
-
-
 def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
     result, line = grade(tmp_path, SHORT, a_class, "-o", tmp_path / "out" / "grades.csv")
     assert (result.exit_code, line["graded"], line["refused"]) == (0, 6, 3)
-    rows = table_of(tmp_path / "out" / "grades.csv")
+    with (tmp_path / "out" / "grades.csv").open(newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["'=1+1", "Müller", "anna", "bert", "caro", "notes.txt"]
     assert "truncated" in rows["bert"]["problem"]
     points = [float(value) for key, value in rows["anna"].items() if key.startswith("against")]

@@ -53,10 +53,6 @@ def started(command: list[str]) -> dict:
     return ray_start.make_context("start", command[2:]).params
 
 
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
-
-
 # --- the image
 
 

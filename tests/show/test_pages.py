@@ -20,10 +20,6 @@ def step(page) -> int:
     return int(page.get_by_role("slider", name="Step", exact=True).input_value())
 
 
-def last_step(page) -> int:
-    return int(page.get_by_role("slider", name="Step", exact=True).get_attribute("max"))
-
-
 def wait_for_step(page, least: int) -> None:
     """Wait until it has played so far. Not by ``wait_for_function``: the page forbids code made of text."""
     for _ in range(100):
@@ -79,7 +75,8 @@ def test_script_decodes_packed_games(browser, spec):
 
 def test_buttons_and_keys_step_through_game(visit, run_file):
     page = visit(run_file)
-    board, last = page.get_by_role("group", name="Board"), last_step(page)
+    board = page.get_by_role("group", name="Board")
+    last = int(page.get_by_role("slider", name="Step", exact=True).get_attribute("max"))
     start = board.screenshot()
     forward, back = "One step forward", "One step back"
     for name, there in ((forward, 1), (forward, 2), (back, 1), ("Last step", last)):

@@ -14,14 +14,11 @@ from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import to_yaml
-from multigrid_rl.cores import available_cpus
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program
 from multigrid_rl.training import advice
 from multigrid_rl.training import screen as live
-
-TOO_MANY = available_cpus() + 1
 
 
 @pytest.fixture(autouse=True)

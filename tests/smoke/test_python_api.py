@@ -19,8 +19,6 @@ from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
-ROOT = Path(__file__).parents[2]
-
 
 class Forward:
     """Walks on; counts its steps."""

@@ -37,7 +37,7 @@ def test_run_folder_is_self_describing(local):
     assert (config["seed"], config["train"]["until"]) == (5, 4096)
     provenance = json.loads((path / "provenance.json").read_text())
     assert provenance["versions"]["ray"] == ray.__version__
-    assert provenance["opponents"][0]["sha256"] == read_card_of("blue-rookie").sha256
+    assert provenance["opponents"][0]["sha256"] == read_card(Catalogue().folder("blue-rookie")).sha256
     assert [row["env_steps"] for row in rows] == list(range(512, 4097, 512))
     (events,) = (path / "tensorboard").glob("events*")
     board = EventAccumulator(str(events)).Reload()
@@ -61,10 +61,6 @@ def test_every_row_accounts_for_its_time(local):
         assert 0 < row["timing/overhead_share"] < 1
     # A busy machine may stop us between two looks at the clock, but not in most rows.
     assert sorted(missed)[len(missed) // 2] < 0.02
-
-
-def read_card_of(name):
-    return read_card(Catalogue().folder(name))
 
 
 def test_verdict_holds_documented_keys(local):
