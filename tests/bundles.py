@@ -151,13 +151,14 @@ def cheetah(folder: Path, **env: object) -> Path:
     return folder
 
 
-def bundle_of(folder: Path, name: str, noise: float = 0.0) -> None:
+def bundle_of(folder: Path, name: str, noise: float = 0.0) -> Path:
     """A player of the catalogue that calls itself something else, with noise on its weights."""
     shutil.copytree(data_root() / "checkpoints" / name, folder)
     weights = load_file(folder / MODEL_FILE)
     random = torch.Generator().manual_seed(1)
     for key, its in weights.items():
         weights[key] = its + noise * its.std(correction=0) * torch.randn(its.shape, generator=random)
-    save_file(weights, folder / MODEL_FILE)
+    save_file(weights, folder / MODEL_FILE, metadata={"by": "me"})
     vouch(folder)
-    edit(folder, name="mine")
+    edit(folder, name="mine", strength=[])
+    return folder

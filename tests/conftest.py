@@ -209,6 +209,27 @@ def cores(monkeypatch):
     monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium of the machine (Debian: ``apt-get install chromium``); none is downloaded."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=program, args=flags)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def trusted(monkeypatch) -> None:
+    """Agents run as plain children: they write where the test reads, and it sees their processes."""
+    monkeypatch.setenv("MULTIGRID_RL_TRUSTED", "1")
+
+
 @pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """A folder of players with one of them; runs would land below the working directory ``tmp_path``."""

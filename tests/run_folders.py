@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,15 @@ def write_seed(
     command = f"multigrid-rl train scenario=1v1 seed={seed} run_dir=/somewhere/{name} train.lr=0.1"
     provenance = {"command": command, "commit": changes.get("commit", "abc"), "versions": {"ray": "2"}}
     (folder / "provenance.json").write_text(json.dumps(provenance))
+    return folder
+
+
+def killed(run: Path, folder: Path, *lost: str) -> Path:
+    """A copy of a run as if it had been killed before its verdict and these checkpoints."""
+    shutil.copytree(run, folder)
+    (folder / "verdict.json").unlink()
+    for name in lost:
+        shutil.rmtree(folder / "checkpoints" / name)
     return folder
 
 

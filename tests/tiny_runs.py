@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from multigrid_rl.cli.train import run_training
+from multigrid_rl.metrics import glossary, matches
 
 TINY = [
     "train.num_envs=32",
@@ -27,6 +28,11 @@ def tiny_run(path: Path, *overrides: str):
 
 def rows_of(path: Path):
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def unknown_metrics(rows):
+    """Names in rows that the glossary does not have."""
+    return sorted({name for row in rows for name in row if not any(matches(name, pattern) for pattern in glossary())})
 
 
 def without_time(rows):

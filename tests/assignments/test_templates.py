@@ -43,8 +43,7 @@ def test_no_template_is_left_over():
 
 
 @pytest.mark.parametrize(
-    "program",
-    ["x = 1\n", "# TODO-BEGIN a: b\nx = 1\n", "# TODO-BEGIN a: b\nx = 1\n# TODO-END c\n", "# TODO-END a\n"],
+    "program", ["x = 1\n", "# TODO-BEGIN a: b\nx = 1\n", "# TODO-BEGIN a: b\nx = 1\n# TODO-END c\n", "# TODO-END a\n"]
 )
 def test_marks_without_a_partner_are_refused(program):
     with pytest.raises(ValueError, match="marks: expected pairs"):

@@ -1,7 +1,5 @@
 """Why a team that was handed in cannot be loaded, for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import bundles

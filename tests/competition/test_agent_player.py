@@ -1,7 +1,5 @@
 """Agents in processes of their own: what they are told, what they may answer."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -19,7 +17,6 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.trust import TRUSTED
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
 from multigrid_rl.world.spaces import observation
@@ -27,10 +24,7 @@ from multigrid_rl.world.spaces import observation
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def trusted(monkeypatch):
-    """Agents write where the test reads."""
-    monkeypatch.setenv(TRUSTED, "1")
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 @pytest.fixture
@@ -73,25 +67,13 @@ class Spy(AgentPlayer):
         return super().act(view, state, rng)
 
 
-# --- what an agent is told
-
-
 def test_agent_receives_hello_act_end_bye_in_order(recorder):
     agent, heard = recorder
     with player_of(agent) as player:
         played = play(player, games=4)
     first, *steps, bye, rest = heard()
-    assert first == {
-        "type": "hello",
-        "protocol": 1,
-        "scenario": "1v1",
-        "seats": ["red_0"],
-        "view_size": 5,
-        "actions": list(ACTIONS),
-        "max_steps": 60,
-        "games": 4,
-        "seed": 7,
-    }
+    about = {"type": "hello", "protocol": 1, "scenario": "1v1", "seats": ["red_0"], "view_size": 5}
+    assert first == {**about, "actions": list(ACTIONS), "max_steps": 60, "games": 4, "seed": 7}
     assert (bye, rest) == ({"type": "bye"}, {"type": "rest", "text": ""})
     length = dict(enumerate(played.table.length.tolist()))
     acts = [message for message in steps if message["type"] == "act"]
@@ -152,15 +134,8 @@ def test_agent_process_gets_small_environment_and_own_home(tmp_path):
     assert environment.pop("TMPDIR") == environment.pop("HOME")
     assert environment.pop("PATH")
     environment.pop("LC_CTYPE", None)  # Python's own
-    assert environment == {
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONHASHSEED": "7",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-
-
-# --- what it does
+    own = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "7", "PYTHONDONTWRITEBYTECODE": "1"}
+    assert environment == {"LANG": "C.UTF-8", **own}
 
 
 @pytest.mark.parametrize("team", ["red", "blue"])
@@ -182,10 +157,7 @@ def test_plays_same_as_in_process_player(team, plain, tmp_path):
 def test_two_agents_play_whole_teams(tmp_path):
     spec = replace(load_scenario("2v2").spec, max_steps=20)
     agents = {team: agent_of(tmp_path / team) for team in ("red", "blue")}
-    with (
-        player_of(agents["red"], spec=spec) as red,
-        player_of(agents["blue"], team="blue", spec=spec) as blue,
-    ):
+    with player_of(agents["red"], spec=spec) as red, player_of(agents["blue"], team="blue", spec=spec) as blue:
         played = play_games(spec, {"red": red, "blue": blue}, 5, seed=2)
     assert played.fault is None
     assert set(played.actions[played.actions >= 0].tolist()) == {FORWARD}
@@ -238,9 +210,6 @@ def test_accepts_answers_by_seat_and_number():
     check_ready(b'{"type":"ready","name":"x"}\r')
 
 
-# --- the examples and the page about them
-
-
 @pytest.mark.parametrize("team", ["red", "blue"])
 def test_python_example_beats_random(team):
     spec = load_scenario("1v1").spec
@@ -286,13 +255,8 @@ def test_documented_conversation_is_real():
 
 def test_documented_limits_are_defaults():
     page = (ROOT / "docs" / "agents.md").read_text()
-    limits = Limits()
-    for name, value, unit in (
-        ("start-s", limits.start_s, "s"),
-        ("step-s", limits.step_s, "s"),
-        ("total-s", limits.total_s, "s"),
-        ("memory-mb", limits.memory_mb, "MB"),
-    ):
+    for name, unit in (("start-s", "s"), ("step-s", "s"), ("total-s", "s"), ("memory-mb", "MB")):
+        value = getattr(Limits(), name.replace("-", "_"))
         assert f"| {value:g} {unit} | `--{name}` |" in page
 
 

@@ -1,7 +1,5 @@
 """Agents on seats that their own user gives them: in training, evaluation, mixtures, teams, grading."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 
 from agents import SPEC, agent_of, recorder_of
+from composing import refusal
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.copies import Originals
 from multigrid_rl.competition.folders import folder_sha256
@@ -24,18 +23,12 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import match_of, seat_players
 from multigrid_rl.text import ConfigError
-from multigrid_rl.trust import SAFE, TRUSTED
+from multigrid_rl.trust import SAFE
 from multigrid_rl.types import RunError
 
 
 @pytest.fixture
-def unconfined(monkeypatch):
-    """Agents of these tests write where the test reads."""
-    monkeypatch.setenv(TRUSTED, "1")
-
-
-@pytest.fixture
-def recorder(tmp_path, unconfined):
+def recorder(tmp_path, trusted):
     """An agent's folder, and what it was told so far."""
     agent, messages = recorder_of(tmp_path / "recorder")
     return str(agent.folder), messages
@@ -103,7 +96,7 @@ def test_plays_whole_team_or_one_seat_beside_others(recorder):
     assert messages()[-2]["seats"] == ["red_1"]
 
 
-def test_fault_ends_run_with_one_line(tmp_path, unconfined):
+def test_fault_ends_run_with_one_line(tmp_path, trusted):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
     match = match_of(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
@@ -126,8 +119,7 @@ def test_file_seats_no_program_where_code_is_refused(recorder, tmp_path, monkeyp
     scenario.write_text(f"seats: {{red_0: learn, blue_0: {{idle: 1, {recorder[0]}: 2}}}}\n")
     assert read_scenario(str(scenario))
     monkeypatch.setenv(SAFE, "1")
-    with pytest.raises(ConfigError, match="nor imports code"):
-        read_scenario(str(scenario))
+    assert "nor imports code" in refusal(read_scenario, str(scenario))
 
 
 def test_agent_is_evaluated_under_own_name(recorder):
@@ -148,8 +140,7 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     agent_of(folder)
     originals = Originals(load_scenario("1v1").spec, Catalogue(tmp_path / "nobody"))
     monkeypatch.setattr(grading, "bwrap_available", lambda: False)
-    with pytest.raises(PlayerError, match="bubblewrap"):
-        grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade(folder)
+    assert "bubblewrap" in refusal(grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade, folder)
     monkeypatch.undo()
     result = grading.Examiner(_rubric(opponent="idle"), tmp_path, originals).grade(folder)
     assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))

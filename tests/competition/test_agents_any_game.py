@@ -1,7 +1,5 @@
 """Programs of strangers in any game: what they are told, what they may answer, and bundles of the same games."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -13,7 +11,7 @@ import pytest
 
 from agents import RECORDER, agent_of
 from bundles import edit
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
@@ -23,7 +21,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.trust import SAFE, TRUSTED
+from multigrid_rl.trust import SAFE
 
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "examples" / "agents" / "any-game"
@@ -31,10 +29,7 @@ TICTACTOE = load_scenario("tictactoe").kind.spec
 FIRST = "def act(m): say(json.dumps({'actions': [%s for game in m['games'] for view in game['seats'].values()]}))"
 
 
-@pytest.fixture(autouse=True)
-def trusted(monkeypatch):
-    """Agents write where the test reads."""
-    monkeypatch.setenv(TRUSTED, "1")
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 class Scripted:
@@ -64,9 +59,6 @@ def played(agent, team="player_1", spec=TICTACTOE, games=6, others=None):
         return play_games(spec, {team: player, **others}, games, seed=3), player
 
 
-# --- what it is told
-
-
 def recorder_of(folder: Path):
     """An agent that plays the first legal choice, and what it was told so far."""
     log, choice = folder.with_suffix(".log"), "view['legal'][0]"
@@ -89,14 +81,9 @@ def test_is_asked_in_its_turn_alone_and_told_what_is_legal_and_paid(tmp_path, te
     assert all(steps[:3] == [k + (team == "player_2") for k in (0, 2, 4)] for steps in told.values())
     assert {words for notes in player.notes.values() for words in notes.values()} == {"why"}
     first, *steps, bye, _ = heard()
-    assert first == {
-        "type": "hello",
-        "protocol": 2,
-        "game": "pettingzoo:classic/tictactoe-v3",
-        "seats": {team: {"size": 18, "encoding": "numbers", "choices": 9}},
-        "games": 6,
-        "seed": 7,
-    }
+    seats = {team: {"size": 18, "encoding": "numbers", "choices": 9}}
+    about = {"type": "hello", "protocol": 2, "game": "pettingzoo:classic/tictactoe-v3"}
+    assert first == {**about, "seats": seats, "games": 6, "seed": 7}
     assert bye == {"type": "bye"}
     column, paid, asked = TICTACTOE.seats.index(team), np.zeros(6), np.zeros(6, int)
     for message in steps:
@@ -153,9 +140,6 @@ def test_seat_that_sees_much_is_told_base64_and_moves_in_parts(tmp_path, chords)
     assert (np.abs(found.table.returns[:, 1]) <= 4.2).all()
 
 
-# --- what it does
-
-
 @pytest.mark.parametrize(
     ("game", "team"),
     [("tictactoe", "player_1"), ("connect-four", "player_1"), ("simple-tag", "adversaries"), ("simple-tag", "prey")],
@@ -190,7 +174,8 @@ def test_fault_forfeits_with_one_line(tmp_path, fault):
 
 
 def test_numbers_outside_of_their_bounds_are_refused(chords):
-    says, asked = SeatsProtocol(chords, ("pedal",)), _asked()
+    told = np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1))
+    says, asked = SeatsProtocol(chords, ("pedal",)), StepRequest(0, *told)
     assert says.read(b'{"actions":[[0.7,-0.7]]}', asked).dtype == np.float32  # a bound itself, rounded to float32
     for wrong in ("[0.8,0]", "[0]", "[true,0]", "[NaN,0]", "[1e999,0]", f"[{10**400},0]", '["0",0]', "null"):
         with pytest.raises(Exception, match=r"^game 0: pedal: expected 2 numbers from \[-0.69.*, got "):
@@ -199,12 +184,6 @@ def test_numbers_outside_of_their_bounds_are_refused(chords):
     for wrong in ("3", "[3,0]", "[0,5]", "[0,1,2]", "[0,true]"):
         with pytest.raises(Exception, match=r"^game 0: keys: expected 2 integers from 0 to \[2, 4\], got "):
             says.read(b'{"actions":[%s]}' % wrong.encode(), asked)
-
-
-def _asked():
-    return StepRequest(
-        0, np.zeros(1, np.intp), np.zeros((1, 302), np.float32), np.ones((1, 1), np.bool_), np.zeros((1, 1))
-    )
 
 
 def test_team_of_different_actions_is_no_seat_for_one_program(tmp_path, chords):
@@ -231,9 +210,6 @@ def test_is_asked_about_its_own_games_in_a_pool(tmp_path):
     assert told == {game: table.returns[game, 0] for game in own}
 
 
-# --- verbs
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run in which one network played both seats."""
@@ -246,8 +222,7 @@ def run(tmp_path_factory):
 
 def test_export_inspect_evaluate_freeze(run, tmp_path):
     for seat in ("player_2", "player"):  # a seat that it plays, or the network itself
-        exported = call("export", run, "--seat", seat, "-o", tmp_path / seat)
-        assert exported.exit_code == 0, exported.output
+        exported = works("export", run, "--seat", seat, "-o", tmp_path / seat)
         assert exported.output.rstrip().endswith(", plays player_1, player_2")
     mine = tmp_path / "player_2"
     assert sorted(path.name for path in mine.iterdir()) == ["README.md", "card.json", "model.safetensors"]
@@ -259,15 +234,13 @@ def test_export_inspect_evaluate_freeze(run, tmp_path):
     refused = complaint(call("inspect", mine, "--scenario", "connect-four"))
     assert "env: expected pettingzoo:classic/connect_four-v3, got pettingzoo:classic/tictactoe-v3" in refused
     assert set(load_team(mine, TICTACTOE, "player_1")) == {"player_1"}
-    result = call("evaluate", f"{mine}/", "--opponent", STARTER, "--episodes", 20, "-o", tmp_path / "ev")
-    assert result.exit_code == 0, result.output
+    result = works("evaluate", f"{mine}/", "--opponent", STARTER, "--episodes", 20, "-o", tmp_path / "ev")
     last = json.loads(result.output.splitlines()[-1])
     assert last["win"] + last["draw"] + last["loss"] == pytest.approx(1)
-    frozen = call(
-        "freeze", run, "--seat", "player_1", "--name", "mine", "--checkpoints", tmp_path / "p", "--episodes", 100
-    )
-    assert "100 games against random: win" in frozen.output, frozen.output
-    listed = call("players", "--checkpoints", tmp_path / "p").output
+    catalogue = ("--checkpoints", tmp_path / "p")
+    frozen = works("freeze", run, "--seat", "player_1", "--name", "mine", *catalogue, "--episodes", 100)
+    assert "100 games against random: win" in frozen.output
+    listed = works("players", *catalogue).output
     assert "tictactoe player_1 player_2" in listed
     assert "100 games of tictactoe" in listed
 
@@ -275,10 +248,9 @@ def test_export_inspect_evaluate_freeze(run, tmp_path):
 def test_agent_is_inspected_and_evaluated(run, tmp_path):
     lines = call("inspect", STARTER, "--scenario", "tictactoe").output.splitlines()
     assert lines[-1] == "ok: plays tictactoe as player_1 and as player_2"
-    result = call(
+    result = works(
         "evaluate", STARTER, "scenario=tictactoe", "--opponent", "random", "--episodes", 20, "-o", tmp_path / "ev"
     )
-    assert result.exit_code == 0, result.output
     assert json.loads(result.output.splitlines()[-1])["episodes"] == 20
     agent_of(tmp_path / "wrong", FIRST % "4")
     wrong = call("inspect", tmp_path / "wrong", "--scenario", "tictactoe")

@@ -1,13 +1,11 @@
 """A run's player as a bundle: it does, action for action, what the run's own network would, and needs no Ray."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.competition.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import fingerprint
@@ -39,10 +37,6 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     return {name: root / name for name in RUNS}
 
 
-def export(*args: object):
-    return call("export", *args)
-
-
 def played(run: Path):
     """The collector of the restored run after it has sampled from fresh games, and the seed that it draws from."""
     folder = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
@@ -61,8 +55,7 @@ def played(run: Path):
 
 @pytest.mark.parametrize(("name", "seat"), [("mlp", "red_0"), ("gru", "red_0"), ("ctce", "red"), ("dtde", "red")])
 def test_bundle_acts_as_run_network(runs, name, seat, tmp_path):
-    result = export(runs[name], "--seat", seat, "-o", tmp_path / "mine")
-    assert result.exit_code == 0, result.output
+    works("export", runs[name], "--seat", seat, "-o", tmp_path / "mine")
     spec = load_scenario(RUNS[name][0].removeprefix("scenario=")).spec
     players = load_team(tmp_path / "mine", spec, "red")
     collector, seed = played(runs[name])
@@ -82,7 +75,7 @@ def test_bundle_acts_as_run_network(runs, name, seat, tmp_path):
 
 def test_bundle_holds_run_content_and_is_small(runs, tmp_path):
     folder = tmp_path / "deep" / "my-agent"
-    result = export(runs["mlp"], "--seat", "red_0", "-o", folder)
+    result = works("export", runs["mlp"], "--seat", "red_0", "-o", folder)
     assert result.output.startswith(f"exported {folder}: ")
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "card.json", "model.safetensors"]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["my-agent"]
@@ -99,7 +92,7 @@ def test_bundle_holds_run_content_and_is_small(runs, tmp_path):
 
 def test_team_of_two_networks_has_folder_per_seat(runs, tmp_path):
     folder = tmp_path / "pair"
-    assert export(runs["dtde"], "--seat", "red", "-o", folder, "--name", "duo").exit_code == 0
+    works("export", runs["dtde"], "--seat", "red", "-o", folder, "--name", "duo")
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "red_0", "red_1"]
     cards = read_cards(folder)
     assert [card.name for card in cards.values()] == ["duo-red_0", "duo-red_1"]
@@ -112,9 +105,9 @@ def test_team_of_two_networks_has_folder_per_seat(runs, tmp_path):
 
 
 def test_single_seat_and_shared_network_are_plain_bundles(runs, tmp_path):
-    assert export(runs["mlp"], "--seat", "red", "-o", tmp_path / "one").exit_code == 0
+    works("export", runs["mlp"], "--seat", "red", "-o", tmp_path / "one")
     assert list(read_cards(tmp_path / "one")) == [""]
-    assert export(runs["ctce"], "--seat", "red", "-o", tmp_path / "two").exit_code == 0
+    works("export", runs["ctce"], "--seat", "red", "-o", tmp_path / "two")
     spec = load_scenario("2v2").spec
     for team, mirrored in (("red", False), ("blue", True)):
         (player,) = load_team(tmp_path / "two", spec, team).values()
@@ -122,7 +115,7 @@ def test_single_seat_and_shared_network_are_plain_bundles(runs, tmp_path):
 
 
 def test_single_seat_of_team_is_no_team(runs, tmp_path):
-    assert export(runs["dtde"], "--seat", "red_1", "-o", tmp_path / "second").exit_code == 0
+    works("export", runs["dtde"], "--seat", "red_1", "-o", tmp_path / "second")
     with pytest.raises(PlayerError, match=r"does not fit seat red_0"):
         load_team(tmp_path / "second", load_scenario("2v2").spec, "red")
     assert "does not fit seat red_0" in complaint(call("inspect", tmp_path / "second"))
@@ -139,10 +132,7 @@ def test_single_seat_of_team_is_no_team(runs, tmp_path):
     ],
 )
 def test_rejects_mistakes_and_writes_nothing(runs, args, message, tmp_path):
-    result = export(runs["mlp"], *args, "-o", tmp_path / "x" / "mine")
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert message in line
+    assert message in complaint(call("export", runs["mlp"], *args, "-o", tmp_path / "x" / "mine"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,16 +140,14 @@ def test_never_touches_existing_folder(runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("mine", "link"):
-        result = export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / name)
-        assert result.exit_code == 2
-        assert f"{tmp_path / name}: expected a new folder" in result.stderr
+        refused = complaint(call("export", runs["mlp"], "--seat", "red_0", "-o", tmp_path / name))
+        assert f"{tmp_path / name}: expected a new folder" in refused
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "mine"]
 
 
 def test_inspect_describes_fresh_bundle(runs, tmp_path):
-    export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
-    result = call("inspect", tmp_path / "mine", "--scenario", "1v1")
-    assert result.exit_code == 0, result.output
+    works("export", runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
+    result = works("inspect", tmp_path / "mine", "--scenario", "1v1")
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     for line in ("trained for 1,024 environment steps", "seed 4", "strength not measured"):
         assert line in lines

@@ -1,7 +1,5 @@
 """Copies that hide: mixtures, switches, noise and temperature, of programs and of networks; what is nobody's is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -10,18 +8,9 @@ import pytest
 import torch
 
 from commands import call
+from multigrid_rl.competition import copies
 from multigrid_rl.competition.bundle import load_team
-from multigrid_rl.competition.copies import (
-    DRAWN_FACTOR,
-    HAND_IN_SHARE,
-    KNOWN_SHARE,
-    MAX_ERROR,
-    MIN_SHARE,
-    TWO_SHARE,
-    Originals,
-    agent_fingerprint,
-    watch,
-)
+from multigrid_rl.competition.copies import agent_fingerprint, watch
 from multigrid_rl.competition.grading import KEY_FILE
 from multigrid_rl.competition.likelihoods import attribute
 from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
@@ -33,11 +22,6 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 SPEC = load_scenario("1v1").spec
 CATALOGUE = Catalogue(data_root() / "checkpoints")
 ADEPT, MASTER, ROOKIE, BEST = "blue-adept", "blue-master", "blue-rookie", "blue-grandmaster"
-
-
-@pytest.fixture(scope="module")
-def originals() -> Originals:
-    return Originals(SPEC, CATALOGUE)
 
 
 class Trick:
@@ -145,7 +129,7 @@ def test_draws_of_a_network_are_as_far_from_it_as_draws_are_and_those_of_one_ali
         error, _, expected_error = attribute(drawn, [scores], [])
         return error / expected_error
 
-    assert told(mine) < DRAWN_FACTOR < told(alike)
+    assert told(mine) < copies.DRAWN_FACTOR < told(alike)
 
 
 def test_instructor_page_is_accurate():
@@ -153,9 +137,9 @@ def test_instructor_page_is_accurate():
     counted = f"{MAX_PROCESSES} processes, {MAX_THREADS:,} threads"
     own = f"{counted}, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
     assert own in page
-    for bound in (KNOWN_SHARE, HAND_IN_SHARE, TWO_SHARE, MIN_SHARE):
+    for bound in (copies.KNOWN_SHARE, copies.HAND_IN_SHARE, copies.TWO_SHARE, copies.MIN_SHARE):
         assert f"| {bound:.0%}".replace("%", " %") in page
-    assert f"{MAX_ERROR}" in page
+    assert f"{copies.MAX_ERROR}" in page
     assert KEY_FILE in page
     for verb in ("cup", "grade"):
         message = call(verb, "--help").output

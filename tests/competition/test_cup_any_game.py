@@ -1,7 +1,5 @@
 """Cups in any game: from every side, in roles, among three, and where nobody meets; grading by the same rubrics."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -10,22 +8,18 @@ import numpy as np
 import pytest
 
 from bundles import game_bundle
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.competition import cup as cups
 from multigrid_rl.evaluation.cup_results import read_results
 from multigrid_rl.files import data_root
 from multigrid_rl.types import RunError
 
 TABLES = ("results.json", "standings.csv", "games.csv")
-AUCTION = (
-    "env_id=pettingzoo:strange_games:auction",
-    "scenario.symmetric=[[bidder_0,bidder_1,bidder_2]]",
-)
+AUCTION = ("env_id=pettingzoo:strange_games:auction", "scenario.symmetric=[[bidder_0,bidder_1,bidder_2]]")
 
 
 def cup(folder, output, *options, games=10):
-    result = call("cup", folder, "--games", games, "--seed", 5, "-o", output, *options)
-    assert result.exit_code == 0, result.output
+    result = works("cup", folder, "--games", games, "--seed", 5, "-o", output, *options)
     assert call("cup", "verify", output).exit_code == 0
     return read_results(output / "results.json"), result.output
 
@@ -193,10 +187,7 @@ def test_player_that_breaks_an_environment_forfeits_alone(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ["--scenario", "tictactoe", "--with", "hunter"],
-            "player: expected random, a folder or module:Class in pe",
-        ),
+        (["--scenario", "tictactoe", "--with", "hunter"], "player: expected random, a folder or module:Class in pe"),
         (["--scenario", "unity"], "scenario.package: expected "),
         (["both", "more"], "expected one folder of entries, or verify and the folder of a cup"),
     ],
@@ -205,8 +196,6 @@ def test_impossible_cups_are_refused_in_one_line(tictactoe, tmp_path, options, s
     assert said in complaint(call("cup", tictactoe, *options, "-o", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
-
-# --- grading
 
 RUBRIC = """
 scenario: tictactoe
@@ -260,17 +249,9 @@ def test_copy_of_an_earlier_hand_in_gets_no_points(tictactoe, tmp_path):
     ("old", "new", "said"),
     [
         ("seed: 3", "team: red", "team: expected player_1 or player_2, got red"),
-        (
-            "opponent: secret",
-            "opponent: blue-adept",
-            "player blue-adept does not fit seat player_2",
-        ),
+        ("opponent: secret", "opponent: blue-adept", "player blue-adept does not fit seat player_2"),
         ("opponent: random", "opponent: null", "opponent: expected a player, got None"),
-        (
-            "scenario: tictactoe",
-            "scenario: simple-tag",
-            "exams.0.checks: expected a metric of this scenario",
-        ),
+        ("scenario: tictactoe", "scenario: simple-tag", "exams.0.checks: expected a metric of this scenario"),
     ],
 )
 def test_rubrics_that_do_not_fit_the_game_are_refused(tictactoe, tmp_path, old, new, said):

@@ -1,20 +1,18 @@
 """What a cup keeps for itself: seeds that nobody can guess, agents as they were handed in, results that it played."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
 import os
 import shutil
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agents import agent_of
-from commands import call, complaint
+from commands import call, complaint, works
+from composing import refusal
 from multigrid_rl.competition import cup as cups
 from multigrid_rl.competition import cup_folder
 from multigrid_rl.competition import entries as cup_entries
@@ -54,9 +52,6 @@ def played(
     return {(pairing.red, pairing.blue): pairing.outcomes for pairing in found}
 
 
-# --- seeds
-
-
 def test_agent_seeds_are_independent_of_games(monkeypatch):
     one, two = (CupConfig("1v1", SPEC, 2, 5, Limits()) for _ in range(2))
     assert one.agents_seed("red") != two.agents_seed("red")
@@ -67,13 +62,17 @@ def test_agent_seeds_are_independent_of_games(monkeypatch):
     assert guess not in (one.agents_seed("red"), two.agents_seed("red"))
 
 
-def test_cup_draws_seeds_once(tmp_path):
+@pytest.fixture
+def command(tmp_path) -> list:
+    """A cup of two players that are always there."""
     (tmp_path / "in").mkdir()
-    command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "2"]
+    return ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1"]
+
+
+def test_cup_draws_seeds_once(command, tmp_path):
     kept = []
     for output in ("a", "b", "a"):
-        result = call(*command, "-o", tmp_path / output)
-        assert result.exit_code == 0, result.output
+        works(*command, "-o", tmp_path / output)
         manifest = json.loads((tmp_path / output / "cup.json").read_text())
         kept.append((manifest["seed"], manifest["agents_key"]))
     assert kept[0] == kept[2]
@@ -81,9 +80,6 @@ def test_cup_draws_seeds_once(tmp_path):
     assert all(seed > 2**40 and len(key) == 32 for seed, key in kept)
     assert json.loads((tmp_path / "a" / "results.json").read_text())["seed"] == kept[0][0]
     assert "seed: expected" in complaint(call(*command, "-o", tmp_path / "a", "--seed", "1"))
-
-
-# --- agents that write
 
 
 def test_agent_writing_into_its_folder_does_not_end_cup(tmp_path):
@@ -107,8 +103,7 @@ def test_changed_agent_folder_is_refused(tmp_path):
     with pytest.raises(CutOffError):
         played(tmp_path / "in", tmp_path / "cup", "random", until=1)
     (agent.folder / "agent.py").write_text("raise SystemExit(1)")
-    with pytest.raises(PlayerError, match="entry turncoat, which has changed"):
-        played(tmp_path / "in", tmp_path / "cup", "random")
+    assert "entry turncoat, which has changed" in refusal(played, tmp_path / "in", tmp_path / "cup", "random")
 
 
 def test_bundle_changed_in_play_plays_as_submitted(tmp_path, monkeypatch):
@@ -142,9 +137,6 @@ def test_copy_keeps_modes_and_links_but_shares_nothing(tmp_path):
     kept = tmp_path / "cup" / "entries" / "a"
     assert (kept / "sub" / "run").stat().st_mode & 0o111 == 0o100
     assert (kept / "link").readlink() == Path("sub/run")
-
-
-# --- a cup that is killed
 
 
 def killed_in(folder: Path, output: Path, monkeypatch, *pair: str) -> None:
@@ -199,22 +191,14 @@ def test_ordinary_end_leaves_no_mark(tmp_path):
     assert not list((tmp_path / "cup" / "pairings").glob("*.began"))
 
 
-# --- one folder, one cup; no room
-
-
-def test_rejects_concurrent_cup_in_same_folder(tmp_path):
-    (tmp_path / "in").mkdir()
-    command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
+def test_rejects_concurrent_cup_in_same_folder(command, tmp_path):
     with exclusive_lock(tmp_path / "cup"):
-        message = complaint(call(*command))
-    assert "another is at work" in message
-    assert call(*command).exit_code == 0
+        assert "another is at work" in complaint(call(*command, "-o", tmp_path / "cup"))
+    works(*command, "-o", tmp_path / "cup")
 
 
 @pytest.mark.parametrize("what", ["a pairing", "the tables"])
-def test_full_disk_is_one_line_and_cup_resumes(what, tmp_path, monkeypatch):
-    (tmp_path / "in").mkdir()
-    command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
+def test_full_disk_is_one_line_and_cup_resumes(what, command, tmp_path, monkeypatch):
     calls = []
 
     def full(handle):
@@ -224,25 +208,20 @@ def test_full_disk_is_one_line_and_cup_resumes(what, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        result = call(*command)
+        result = call(*command, "-o", tmp_path / "cup")
     assert result.exit_code == 3
     assert result.stderr.splitlines()[0].endswith("No space left on device")
     assert "resumes" in result.stderr.splitlines()[1]
     assert not list((tmp_path / "cup").rglob(".unfinished*"))
-    again = call(*command)
-    assert (again.exit_code, again.output.count("played before")) == (0, 1 if what == "a pairing" else 2)
+    again = works(*command, "-o", tmp_path / "cup")
+    assert again.output.count("played before") == (1 if what == "a pairing" else 2)
 
 
-def test_rejects_outputs_that_are_files(tmp_path):
-    (tmp_path / "in").mkdir()
+def test_rejects_outputs_that_are_files(command, tmp_path):
     (tmp_path / "cup").touch()
-    message = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
-    assert str(tmp_path / "cup") in message
-    with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
-        stack.enter_context(exclusive_lock(tmp_path / "cup"))
-
-
-# --- what an agent may cost, and who may join
+    assert str(tmp_path / "cup") in complaint(call(*command, "-o", tmp_path / "cup"))
+    with pytest.raises(PlayerError, match="expected a folder"), exclusive_lock(tmp_path / "cup"):
+        pass
 
 
 def test_agent_over_time_budget_is_out_and_cup_finishes(tmp_path):
@@ -268,11 +247,9 @@ def test_entry_that_could_not_play_may_be_replaced(tmp_path):
     (tmp_path / "in" / "late").mkdir(parents=True)
     assert list(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == [("idle", "random"), ("random", "idle")]
     (tmp_path / "in" / "late").rmdir()
-    with pytest.raises(PlayerError, match="entry late, which is gone"):
-        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    assert "entry late, which is gone" in refusal(played, tmp_path / "in", tmp_path / "cup", "random", "idle")
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "late")
     assert len(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == 6
     shutil.rmtree(tmp_path / "in" / "late")
     shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "late")
-    with pytest.raises(PlayerError, match="entry late, which has changed"):
-        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    assert "entry late, which has changed" in refusal(played, tmp_path / "in", tmp_path / "cup", "random", "idle")

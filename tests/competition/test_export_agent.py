@@ -1,7 +1,5 @@
 """A network of one's own as an agent: the folder plays as the network does, wherever its module is not installed."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -13,7 +11,7 @@ import yaml
 from gymnasium import spaces
 
 from bundles import ONE, TWO, edit
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.models.registry import custom_network
@@ -105,8 +103,7 @@ def own(tmp_path, monkeypatch):
 def test_agent_acts_as_its_network(own, name, seats, members, team, tmp_path):
     spec = ONE if len(seats) == 1 else TWO
     source = own(name, seats, members, "1v1" if spec is ONE else "2v2")
-    result = call("export", "run", "--seat", "red", "-o", tmp_path / "agent", "--agent")
-    assert result.exit_code == 0, result.output
+    works("export", "run", "--seat", "red", "-o", tmp_path / "agent", "--agent")
     rivals = {seat: RandomPlayer() for seat in spec.seats if not seat.startswith(team)}
     played = [
         play_games(spec, {**load_team(folder, spec, team), **rivals}, 4, seed=2).actions
@@ -135,8 +132,7 @@ def test_agent_is_graded_and_inspected_without_its_module(own, tmp_path, monkeyp
     exam = {"name": "x", "opponent": "idle", "episodes": 100}
     exam["checks"] = [{"metric": "draw/*", "at_least": 0.0, "points": 1}]
     (tmp_path / "rubric.yaml").write_text(yaml.safe_dump({"scenario": "1v1", "pass_points": 1, "exams": [exam]}))
-    graded = call("grade", tmp_path / "agent", "--rubric", tmp_path / "rubric.yaml")
-    assert graded.exit_code == 0, graded.output
+    graded = works("grade", tmp_path / "agent", "--rubric", tmp_path / "rubric.yaml")
     assert json.loads(graded.output.splitlines()[-1])["points"] == 1
 
 

@@ -1,7 +1,5 @@
 """The grade verb: points by play, exit status for CI, nothing told that should stay hidden."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json
@@ -57,6 +55,7 @@ EXAM = RUBRIC["exams"][0]
 
 
 def grade(tmp_path, rubric=RUBRIC, bundle=BUNDLE, *options):
+    """What the verb said, and its last line where that is JSON."""
     path = tmp_path / "rubric.yaml"
     path.write_text(yaml.safe_dump(rubric), encoding="utf-8")
     result = call("grade", bundle, "--rubric", path, *options)
@@ -66,8 +65,7 @@ def grade(tmp_path, rubric=RUBRIC, bundle=BUNDLE, *options):
 
 def test_good_bundle_passes_with_reason(tmp_path):
     result, line = grade(tmp_path)
-    assert result.exit_code == 0, result.output
-    assert (line["passed"], line["points"], line["of"]) == (True, 7.0, 9.0)
+    assert (result.exit_code, line["passed"], line["points"], line["of"]) == (0, True, 7.0, 9.0)
     checks = line["exams"][0]["checks"]
     assert [check["met"] for check in checks] == [True, False, True, True, True]
     assert checks[0]["value"] > 0.95
@@ -86,25 +84,20 @@ def test_grade_repeats_and_other_seed_gives_other_games(tmp_path):
 
 def test_too_few_points_are_status_1(tmp_path):
     result, line = grade(tmp_path, RUBRIC | {"pass_points": 8})
-    assert result.exit_code == 1
-    assert line["passed"] is False
+    assert (result.exit_code, line["passed"]) == (1, False)
 
 
 def test_hidden_opponent_lies_beside_rubric(tmp_path):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "secret")
-    exams = [EXAM | {"opponent": "secret"}]
-    result, line = grade(tmp_path, RUBRIC | {"exams": exams})
-    assert result.exit_code == 0, result.output
-    assert line["exams"][0]["checks"][0]["met"]
+    result, line = grade(tmp_path, RUBRIC | {"exams": [EXAM | {"opponent": "secret"}]})
+    assert (result.exit_code, line["exams"][0]["checks"][0]["met"]) == (0, True)
 
 
 def test_unplayable_bundle_gets_no_points_with_reason(tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(BUNDLE, broken)
-    (broken / "model.safetensors").write_bytes(b"\x80\x04no tensors")
+    broken = shutil.copytree(BUNDLE, tmp_path / "broken")
+    (broken / MODEL_FILE).write_bytes(b"\x80\x04no tensors")
     result, line = grade(tmp_path, RUBRIC, broken)
-    assert result.exit_code == 1
-    assert (line["passed"], line["points"]) == (False, 0.0)
+    assert (result.exit_code, line["passed"], line["points"]) == (1, False, 0.0)
     assert "bytes" in line["problem"]
 
 
@@ -186,7 +179,6 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
             {"scenario": "single", "exams": [EXAM | {"opponent": None}]},
             "exams.0.sides: expected own, as in scenario=single",
         ),
-        ({"scenario": "cartpole"}, "exams.0.opponent: expected null, as in scenario=cartpole nobody meets"),
         ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
         ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),
         ({"pass_point": 3}, "did you mean pass_points?"),
@@ -218,14 +210,10 @@ def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, mess
 def test_rubrics_of_ours_have_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert {rubric_file(Path(name)).parent.name for name in ("1v1", "4-imitation")} == {"grade", "rubrics"}
+    assert read_rubric(rubric_file(Path("1v1"))).points == 100
     Path("1v1").write_text("mine")
     assert rubric_file(Path("1v1")) == Path("1v1")
     assert complaint(call("grade", BUNDLE, "--rubric", "nowhere.yaml")).endswith("6-two-teams, got nowhere.yaml")
-
-
-def test_shipped_rubric_is_valid():
-    rubric = read_rubric(data_root() / "configs" / "grade" / "1v1.yaml")
-    assert rubric.points == 100
 
 
 @pytest.mark.parametrize(
@@ -299,9 +287,6 @@ def test_unseeded_grading_draws_and_reports_seed(tmp_path):
     assert played[0] == played[1]
 
 
-# --- a class
-
-
 @pytest.fixture
 def a_class(tmp_path):
     folder = tmp_path / "class"
@@ -313,16 +298,11 @@ def a_class(tmp_path):
     return folder
 
 
-def table_of(path):
-    with path.open(newline="") as file:
-        return {row["student"]: row for row in csv.DictReader(file)}
-
-
 def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
     result, line = grade(tmp_path, SHORT, a_class, "-o", tmp_path / "out" / "grades.csv")
-    assert result.exit_code == 0, result.output
-    assert (line["graded"], line["refused"]) == (6, 3)
-    rows = table_of(tmp_path / "out" / "grades.csv")
+    assert (result.exit_code, line["graded"], line["refused"]) == (0, 6, 3)
+    with (tmp_path / "out" / "grades.csv").open(newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["'=1+1", "Müller", "anna", "bert", "caro", "notes.txt"]
     assert "truncated" in rows["bert"]["problem"]
     points = [float(value) for key, value in rows["anna"].items() if key.startswith("against")]

@@ -1,7 +1,5 @@
 """Grading programs: what is measured of them, their time, and what of their words a student gets to read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -9,7 +7,7 @@ import pytest
 import yaml
 
 from agents import agent_of
-from commands import call
+from commands import works
 from multigrid_rl.competition import grading
 from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.files import data_root
@@ -40,8 +38,7 @@ def rubric(tmp_path, monkeypatch):
 def graded(tmp_path, rubric, *options):
     """Grade the class in ``in``; returns results and feedback by name."""
     table = tmp_path / "out.csv"
-    result = call("grade", tmp_path / "in", "--rubric", rubric, "-o", table, *options)
-    assert result.exit_code == 0, result.output
+    works("grade", tmp_path / "in", "--rubric", rubric, "-o", table, *options)
     folder = tmp_path / "out"
     results = {path.stem: json.loads(path.read_text()) for path in (folder / "results").iterdir()}
     return results, {path.stem: path.read_text() for path in (folder / "feedback").iterdir()}, table.read_text()

@@ -1,7 +1,5 @@
 """Grading where nobody meets: returns of fresh episodes, copies, a class, and what a rubric may not ask there."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 from bundles import torch_files_here
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.files import data_root
@@ -68,21 +66,22 @@ def entries(tmp_path_factory):
     return home
 
 
+def rubric_in(folder, text: str = RUBRIC):
+    (folder / "rubric.yaml").write_text(text)
+    return folder / "rubric.yaml"
+
+
 def graded(entries, name: str):
     result = call("grade", entries / "in" / name, "--rubric", entries / "rubric.yaml")
     return result.exit_code, json.loads(result.output.splitlines()[-1])
 
 
 def test_points_tell_right_mediocre_and_broken_apart(entries):
-    status, ada = graded(entries, "ada")
-    assert status == 0
-    assert ada["points"] >= 90
-    assert ada["exams"][0]["episodes"] == 100
-    status, bob = graded(entries, "bob")
-    assert status == 1
+    found = {name: graded(entries, name) for name in ("ada", "bob", "eve")}
+    assert [status for status, _ in found.values()] == [0, 1, 1]
+    ada, bob, eve = (grade for _, grade in found.values())
+    assert (ada["points"] >= 90, ada["exams"][0]["episodes"]) == (True, 100)
     assert bob["points"] < 10, "nine steps an episode"
-    status, eve = graded(entries, "eve")
-    assert status == 1
     assert eve["points"] == 0
     assert "model.safetensors" in eve["problem"]
 
@@ -96,10 +95,7 @@ def test_class_is_one_table_and_names_copies(entries, tmp_path):
     hand_ins = tmp_path / "in"
     shutil.copytree(entries / "in", hand_ins)
     bundle(hand_ins / "kim", 9.0, noise=1e-4)  # as ada's, weights shaken a little
-    rubric = tmp_path / "rubric.yaml"
-    rubric.write_text(RUBRIC)
-    result = call("grade", hand_ins, "--rubric", rubric, "-o", tmp_path / "grades.csv")
-    assert result.exit_code == 0, result.output
+    works("grade", hand_ins, "--rubric", rubric_in(tmp_path), "-o", tmp_path / "grades.csv")
     rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades.csv").open())}
     assert float(rows["ada"]["points"]) >= 90
     assert rows["ada"]["same_as"].startswith("kim")
@@ -114,7 +110,7 @@ def test_copies_of_earlier_hand_ins_get_no_points(entries, tmp_path):
     result = call("grade", entries / "in" / "ada", *options)
     assert result.exit_code == 1
     assert "a copy of earlier/ada" in json.loads(result.output.splitlines()[-1])["problem"]
-    assert call("grade", entries / "in" / "ada", *options, "--allow-copies").exit_code == 0
+    works("grade", entries / "in" / "ada", *options, "--allow-copies")
 
 
 @pytest.mark.parametrize(
@@ -125,14 +121,12 @@ def test_copies_of_earlier_hand_ins_get_no_points(entries, tmp_path):
     ],
 )
 def test_rubric_may_ask_for_nobody_to_meet(entries, tmp_path, change, said):
-    rubric = tmp_path / "rubric.yaml"
-    rubric.write_text(RUBRIC.replace("    checks:\n", f"{change}    checks:\n"))
+    rubric = rubric_in(tmp_path, RUBRIC.replace("    checks:\n", f"{change}    checks:\n"))
     assert said in complaint(call("grade", entries / "in" / "ada", "--rubric", rubric))
 
 
 def test_player_of_another_environment_gets_no_points(entries, tmp_path):
-    rubric = tmp_path / "rubric.yaml"
-    rubric.write_text(RUBRIC.replace("cartpole", "halfcheetah"))
+    rubric = rubric_in(tmp_path, RUBRIC.replace("cartpole", "halfcheetah"))
     result = call("grade", entries / "in" / "ada", "--rubric", rubric)
     assert result.exit_code == 1
     assert "does not fit this environment" in result.output
@@ -151,10 +145,8 @@ def test_every_head_is_graded_and_entropy_only_where_a_check_names_it(tmp_path, 
     write_player(tmp_path / "one", network_of(agent, shape, seed=2).state_dict(), card)
     scenario = (data_root() / "configs" / "scenario" / "gymnasium.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(scenario.replace("CartPole-v1", "Pendulum-v1"))
-    rubric = tmp_path / "rubric.yaml"
-    rubric.write_text(
-        RUBRIC.replace("cartpole", str(tmp_path / "mine.yaml")).replace("from: 20, full: 120", "at_least: -1e6")
-    )
+    text = RUBRIC.replace("cartpole", str(tmp_path / "mine.yaml")).replace("from: 20, full: 120", "at_least: -1e6")
+    rubric = rubric_in(tmp_path, text)
     result = call("grade", tmp_path / "one", "--rubric", rubric)
     assert json.loads(result.output.splitlines()[-1])["points"] == 100, result.output
     rubric.write_text(rubric.read_text() + "      - {metric: entropy/*, at_most: 100, points: 1}\n")

@@ -1,7 +1,5 @@
 """What a class hands in: folders, folders around them, and zip files, which strangers have made."""
 
-from __future__ import annotations
-
 import stat
 import struct
 import zipfile

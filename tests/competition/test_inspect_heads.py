@@ -1,7 +1,5 @@
 """What ``inspect`` tells of a player's head."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

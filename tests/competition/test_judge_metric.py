@@ -1,14 +1,12 @@
 """A metric of episodes from outside: one file and one entry of a table, for gates, evaluations and grades."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 import yaml
 
-from commands import call
+from commands import works
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
@@ -46,19 +44,16 @@ def test_gate_and_row(quick):
     assert [gate.metric for gate in gates_of(config, specs)] == ["quick/red_0"]
     assert glossary()["quick/<seat>"][1] == "share"
     spec = config.scenario.spec
-    table = play_games(
-        spec, {"red_0": BUILT_IN["key-runner"](spec), "blue_0": BUILT_IN["idle"](spec)}, 200, seed=1
-    ).table
+    players = {"red_0": BUILT_IN["key-runner"](spec), "blue_0": BUILT_IN["idle"](spec)}
+    table = play_games(spec, players, 200, seed=1).table
     wanted = float(np.mean((table.length < 13) & (table.winner == 0)))
     assert 0 < wanted < 1
     assert episode_metrics(table, specs)["quick/red_0"] == wanted
 
 
 def test_evaluation_shows_it_in_a_column(quick):
-    done = call(
-        "evaluate", "key-runner", "--opponent", "idle", "--episodes", 100, "--mode", "argmax", "-o", quick / "out"
-    )
-    assert done.exit_code == 0, done.output
+    few = ("--episodes", 100, "--mode", "argmax")
+    done = works("evaluate", "key-runner", "--opponent", "idle", *few, "-o", quick / "out")
     assert "quick/red_0" in done.output
     part = json.loads((quick / "out" / "summary.json").read_text())["parts"][0]
     assert 0 < part["metrics"]["quick/red_0"]["mean"] < part["win"]
@@ -68,10 +63,7 @@ def test_grade_checks_it(quick):
     check = {"metric": "quick/*", "at_least": 0.01, "points": 1}
     exam = {"name": "fast", "opponent": "idle", "sides": "both", "episodes": 100, "checks": [check]}
     rubric = quick / "rubric.yaml"
-    rubric.write_text(
-        yaml.safe_dump({"scenario": "1v1", "seed": 1, "pass_points": 1, "exams": [exam]}), encoding="utf-8"
-    )
-    done = call("grade", data_root() / "checkpoints" / "blue-master", "--rubric", rubric)
-    assert done.exit_code == 0, done.output
+    rubric.write_text(yaml.safe_dump({"scenario": "1v1", "seed": 1, "pass_points": 1, "exams": [exam]}))
+    done = works("grade", data_root() / "checkpoints" / "blue-master", "--rubric", rubric)
     (row,) = json.loads(done.output.splitlines()[-1])["exams"][0]["checks"]
     assert row["interval"][0] < row["value"] < row["interval"][1]

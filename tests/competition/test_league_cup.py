@@ -1,7 +1,5 @@
 """A cup about a league: which snapshots take part."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

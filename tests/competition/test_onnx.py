@@ -1,7 +1,5 @@
 """`export --onnx`: the file plays as the player does, and what has no such form is refused in one line."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
 
@@ -14,7 +12,7 @@ onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 from bundles import bundle  # noqa: E402
-from commands import call, complaint  # noqa: E402
+from commands import call, complaint, works  # noqa: E402
 from multigrid_rl.competition.onnx_file import CLOSE, compare, write_onnx  # noqa: E402
 from multigrid_rl.config.schema import ModelConfig  # noqa: E402
 from multigrid_rl.evaluation.evaluation import evaluate  # noqa: E402
@@ -109,8 +107,7 @@ def test_every_kind_of_player_is_written_and_plays_the_same(kind, tmp_path):
 
 def test_file_plays_recorded_games_like_the_player(tmp_path):
     home = data_root() / "checkpoints" / "blue-adept"
-    done = call("export", home, "--onnx", "-o", tmp_path / "adept.onnx")
-    assert done.exit_code == 0, done.output
+    works("export", home, "--onnx", "-o", tmp_path / "adept.onnx")
     card, target = read_card(home), find_target(f"{home}/", ["scenario=1v1"])
     rows = played(target, card.sha256, 10_000)
     assert len(rows[0]) == 10_000

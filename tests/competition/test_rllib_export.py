@@ -1,7 +1,5 @@
 """Players of RLlib's own checkpoints: exported, they act as their modules did, and play in a cup."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -17,7 +15,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.competition.bundle import load_team, read_cards
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
@@ -67,8 +65,9 @@ def trained(tmp_path_factory):
     return checkpoint(tmp_path_factory.mktemp("rllib") / "check", {"red": None}, player="blue-rookie")
 
 
-def export(*args):
-    return call("export", *args)
+def refusal(*words):
+    """The one line with which an export is refused."""
+    return complaint(call("export", *words))
 
 
 def acts_alike(folder, module, seat="red_0", scenario="1v1", observation="flat"):
@@ -98,17 +97,14 @@ def acts_alike(folder, module, seat="red_0", scenario="1v1", observation="flat")
 
 @pytest.mark.slow
 def test_stock_ppo_is_exported_inspected_and_plays_in_a_cup(trained, tmp_path):
-    done = export(trained, "--seat", "red_0", "-o", tmp_path / "entries" / "mine")
-    assert done.exit_code == 0, done.output
+    works("export", trained, "--seat", "red_0", "-o", tmp_path / "entries" / "mine")
     acts_alike(tmp_path / "entries" / "mine", trained / MODULES / "red")
     card = read_card(tmp_path / "entries" / "mine")
     assert (card.scenario, card.seats, card.architecture["hidden"]) == ("1v1", ["red_0"], [256, 256])
     inspected = call("inspect", tmp_path / "entries" / "mine")
     assert inspected.output.splitlines()[-1].startswith("ok"), inspected.output
-    played = call(
-        "cup", tmp_path / "entries", "--with", "random", "--games", "4", "--seed", "1", "-o", tmp_path / "cup"
-    )
-    assert played.exit_code == 0, played.output
+    cup = ["--with", "random", "--games", 4, "--seed", 1, "-o", tmp_path / "cup"]
+    played = works("cup", tmp_path / "entries", *cup)
     assert sorted(json.loads(played.output.splitlines()[-1])["ranking"]) == ["mine", "random"]
     entries = json.loads((tmp_path / "cup" / "cup.json").read_text())["entries"]
     about = {entry["name"]: entry["about"] for entry in entries}
@@ -128,8 +124,7 @@ def test_stock_ppo_is_exported_inspected_and_plays_in_a_cup(trained, tmp_path):
 )
 def test_networks_that_can_be_expressed(config, observation, tmp_path):
     folder = checkpoint(tmp_path / "check", {"red": config}, observation=observation, player="blue-rookie")
-    done = export(folder, "--seat", "red", "-o", tmp_path / "mine")
-    assert done.exit_code == 0, done.output
+    works("export", folder, "--seat", "red", "-o", tmp_path / "mine")
     acts_alike(tmp_path / "mine", folder / MODULES / "red", observation=observation)
 
 
@@ -139,8 +134,7 @@ def test_a_run_of_ours_that_rllib_saved(tmp_path):
     algorithm.train()
     algorithm.save_to_path(str(tmp_path / "check"))
     algorithm.stop()
-    done = export(tmp_path / "check", "--seat", "red_0", "-o", tmp_path / "mine")
-    assert done.exit_code == 0, done.output
+    works("export", tmp_path / "check", "--seat", "red_0", "-o", tmp_path / "mine")
     acts_alike(tmp_path / "mine", tmp_path / "check" / MODULES / "red_0", observation="tokens")
 
 
@@ -160,8 +154,7 @@ def test_every_kind_of_run_of_ours_is_exported_as_its_run_would(tmp_path, monkey
     weights = algorithm.run.learner.get_weights()[module]
     algorithm.stop()
     (tmp_path / "duel.yaml").unlink()
-    done = export(tmp_path / "check", "--seat", seat, "-o", tmp_path / "mine")
-    assert done.exit_code == 0, done.output
+    works("export", tmp_path / "check", "--seat", seat, "-o", tmp_path / "mine")
     card, *_ = read_cards(tmp_path / "mine").values()
     wanted = card_of(stages[-1], module, algorithm.config.settings.run)
     assert (card.env and card.env.model_dump(), card.scenario) == (wanted["env"], wanted["scenario"])
@@ -169,21 +162,22 @@ def test_every_kind_of_run_of_ours_is_exported_as_its_run_would(tmp_path, monkey
     first = min((tmp_path / "mine").rglob("model.safetensors"))
     for name, value in safetensors.torch.load_file(first).items():
         np.testing.assert_array_equal(value, weights[f"net.{name}"])
-    refused = complaint(export(tmp_path / "check", "--seat", "nobody", "-o", tmp_path / "no"))
-    assert "seat: expected" in refused
-    refused = complaint(export(tmp_path / "check", "--seat", seat, "--scenario", "1v1", "-o", tmp_path / "no"))
-    assert "--scenario: expected nothing" in refused
+    for words, said in (
+        (["nobody"], "seat: expected"),
+        ([seat, "--scenario", "1v1"], "--scenario: expected nothing"),
+    ):
+        assert said in refusal(tmp_path / "check", "--seat", *words, "-o", tmp_path / "no")
 
 
 def test_a_module_of_any_name_and_teams_of_two_networks(tmp_path):
     small = DefaultModelConfig(fcnet_hiddens=[8])
     folder = checkpoint(tmp_path / "check", {"red_0": small, "red_1": small, "other": small}, "2v2")
-    assert export(folder, "--seat", "red", "-o", tmp_path / "pair").exit_code == 0
+    works("export", folder, "--seat", "red", "-o", tmp_path / "pair")
     assert sorted(read_cards(tmp_path / "pair")) == ["red_0", "red_1"]
     acts_alike(tmp_path / "pair", folder / MODULES / "red_1", "red_1", "2v2")
-    assert export(folder / MODULES / "other", "--seat", "blue", "-o", tmp_path / "blue").exit_code == 0
+    works("export", folder / MODULES / "other", "--seat", "blue", "-o", tmp_path / "blue")
     assert read_card(tmp_path / "blue").seats == ["blue_0", "blue_1"]
-    refused = complaint(export(folder, "--seat", "blue_0", "-o", tmp_path / "no"))
+    refused = refusal(folder, "--seat", "blue_0", "-o", tmp_path / "no")
     assert "seat: expected a module blue_0 or blue, or the folder of one below" in refused
     assert not (tmp_path / "no").exists()
 
@@ -198,14 +192,14 @@ def test_what_cannot_be_expressed_is_refused_in_one_line(trained, tmp_path, monk
         (trained / MODULES / "frozen", "blue_0", "NetworkModule, got FrozenPlayerModule"),
         (trained, "red_3", "seat: expected blue_0, red_0, got red_3"),
     ):
-        assert message in complaint(export(source, "--seat", seat, "-o", tmp_path / "no"))
+        assert message in refusal(source, "--seat", seat, "-o", tmp_path / "no")
     args = (trained, "--seat", "red_0", "-o", tmp_path / "no")
-    assert "nothing with a checkpoint of RLlib's" in complaint(export(*args, "--checkpoint", "step_1"))
+    assert "nothing with a checkpoint of RLlib's" in refusal(*args, "--checkpoint", "step_1")
     shutil.copytree(trained / MODULES / "red", tmp_path / "alone")
-    lonely = complaint(export(tmp_path / "alone", "--seat", "red_0", "-o", tmp_path / "no"))
+    lonely = refusal(tmp_path / "alone", "--seat", "red_0", "-o", tmp_path / "no")
     assert "expected an algorithm's checkpoint, or a module's in one" in lonely
     monkeypatch.setenv("MULTIGRID_RL_SAFE", "1")
-    assert "as code is refused here (--safe)" in complaint(export(*args))
+    assert "as code is refused here (--safe)" in refusal(*args)
 
 
 class MyDoors(RedBlueDoors):
@@ -228,29 +222,28 @@ def test_connectors_and_environments_of_ones_own(trained, tmp_path):
     ):
         settings[f"_{key}_connector"] = make
         made.write_bytes(cloudpickle.dumps(content))
-        refused = complaint(export(folder, "--seat", "red_0", "-o", tmp_path / "no"))
+        refused = refusal(folder, "--seat", "red_0", "-o", tmp_path / "no")
         assert f"{key}_connector: expected none, as a player sees the game without it, got {name}" in refused
         settings[f"_{key}_connector"] = None
     settings["_env_to_module_connector"] = lambda *_: [FlattenObservations(multi_agent=True)]
     settings["env"] = "my-doors"  # register_env's, which is of another process
     made.write_bytes(cloudpickle.dumps(content))
     args = (folder, "--seat", "red_0", "-o", tmp_path / "named")
-    assert "--scenario for one of your own, got my-doors" in complaint(export(*args))
-    assert export(*args, "--scenario", "1v1").exit_code == 0
+    assert "--scenario for one of your own, got my-doors" in refusal(*args)
+    works("export", *args, "--scenario", "1v1")
     settings["env"] = MyDoors
     made.write_bytes(cloudpickle.dumps(content))
-    done = export(folder, "--seat", "red_0", "-o", tmp_path / "mine")
-    assert done.exit_code == 0, done.output
-
-
-def test_flattened_views_are_exported_though_their_space_has_lost_its_bounds(tmp_path):
-    folder = checkpoint(tmp_path / "check", {"red": None, "blue": None}, connector=_flattened)
-    assert export(folder, "--seat", "red_0", "-o", tmp_path / "mine").exit_code == 0
-    acts_alike(tmp_path / "mine", folder / MODULES / "red")
+    works("export", folder, "--seat", "red_0", "-o", tmp_path / "mine")
 
 
 def _flattened(*_, **__):
     return FlattenObservations(multi_agent=True)
+
+
+def test_flattened_views_are_exported_though_their_space_has_lost_its_bounds(tmp_path):
+    folder = checkpoint(tmp_path / "check", {"red": None, "blue": None}, connector=_flattened)
+    works("export", folder, "--seat", "red_0", "-o", tmp_path / "mine")
+    acts_alike(tmp_path / "mine", folder / MODULES / "red")
 
 
 def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_path):
@@ -258,14 +251,14 @@ def test_damaged_checkpoints_and_other_environments_are_refused(trained, tmp_pat
     args = (folder, "--seat", "red_0", "-o", tmp_path / "no")
     state = folder / MODULES / "red" / "module_state.pkl"
     state.write_bytes(state.read_bytes()[:100])
-    assert "expected a module of an RLlib checkpoint" in complaint(export(*args))
+    assert "expected a module of an RLlib checkpoint" in refusal(*args)
     made = folder / "class_and_ctor_args.pkl"
     content = pickle.loads(made.read_bytes())
     content["ctor_args_and_kwargs"][0][0]["env"] = "CartPole-v1"
     made.write_bytes(cloudpickle.dumps(content))
-    assert "or --scenario for one of your own, got CartPole-v1" in complaint(export(*args))
+    assert "or --scenario for one of your own, got CartPole-v1" in refusal(*args)
     for other in ({"a": 1}, {"ctor_args_and_kwargs": (({"lr": 1},), {})}, []):
         made.write_bytes(pickle.dumps(other))
-        assert f"{made}: expected a" in complaint(export(*args))
+        assert f"{made}: expected a" in refusal(*args)
     made.write_bytes(b"")
-    assert "expected a file of an RLlib checkpoint" in complaint(export(*args))
+    assert "expected a file of an RLlib checkpoint" in refusal(*args)

@@ -13,9 +13,11 @@ from agents import agent_of, exists, gone, living, play, player_of
 from multigrid_rl.competition.process import MAX_LINE, AgentProcess
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.trust import TRUSTED
 
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+pytestmark = [
+    pytest.mark.usefixtures("trusted"),  # what a sandbox adds is in test_fence.py
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
+]
 
 #: So late a fault may be noticed, on a busy machine: agents would sleep for longer.
 SLACK_S = 30.0
@@ -23,12 +25,6 @@ SLACK_S = 30.0
 PATIENT = Limits(start_s=20.0, step_s=10.0, total_s=20.0, memory_mb=512)
 #: For those that do not.
 QUICK = replace(PATIENT, step_s=0.3)
-
-
-@pytest.fixture(autouse=True)
-def trusted(monkeypatch):
-    """In a sandbox processes have other numbers; what it adds is in ``test_fence.py``."""
-    monkeypatch.setenv(TRUSTED, "1")
 
 
 @pytest.fixture
@@ -86,10 +82,7 @@ FAULTS = {
     "a nest": (ACT + "say('[' * 100000)", "step 0: answer: expected JSON"),
     "a number without end": (ACT + "say('{\"actions\":' + '9' * 10000 + '}')", "step 0: answer: expected JSON"),
     "too few": (ACT + "say('{\"actions\":[2,2]}')", "actions: expected one for each of the 3 games, got 2"),
-    "too many": (
-        ACT + "say('{\"actions\":[2,2,2,2]}')",
-        "actions: expected one for each of the 3 games, got 4",
-    ),
+    "too many": (ACT + "say('{\"actions\":[2,2,2,2]}')", "actions: expected one for each of the 3 games, got 4"),
     "seven": (ACT + "say('{\"actions\":[2,7,2]}')", "step 0: game 1: red_0: expected an integer 0 to 6, got 7"),
     "minus one": (ACT + "say('{\"actions\":[2,-1,2]}')", "step 0: game 1: red_0: expected an integer 0 to 6, got -1"),
     "a float": (ACT + "say('{\"actions\":[2.0,2,2]}')", "step 0: game 0: red_0: expected an integer 0 to 6, got 2.0"),
@@ -101,10 +94,7 @@ FAULTS = {
         "step 0: game 2: expected an action for each of red_0, got",
     ),
     "two lines": (ACT + "say('{\"actions\":[2,2,2]}\\n{}')", "step 0: answer: expected one line, got {} behind it"),
-    "chatter": (
-        "def hello(m): say('{\"type\":\"ready\"}'); time.sleep(0.2); say('hello!'); time.sleep(0.2)",
-        "hello!",
-    ),
+    "chatter": ("def hello(m): say('{\"type\":\"ready\"}'); time.sleep(0.2); say('hello!'); time.sleep(0.2)", "hello!"),
     "no end of line": (ACT + "os.write(1, b'2'); time.sleep(60)", "step 0: no answer within 0.3 s"),
     "no line ever": (
         ACT + "\n  while True: os.write(1, b'x' * 65536)",
@@ -187,8 +177,6 @@ def test_failed_agent_stays_failed_until_next_games(tmp_path, groups):
     assert len(groups) == 2
     assert all(map(gone, groups))
 
-
-# --- what is left behind
 
 CHILDREN = """
 import signal, subprocess

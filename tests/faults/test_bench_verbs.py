@@ -19,10 +19,7 @@ def test_bench_verbs_run_from_an_empty_folder(tmp_path):
         shutil.copy(ROOT / file, tmp_path / file)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env["EXTRAS"] = "control"  # what a student installs who wants to measure and not to develop
-    verbs = {
-        "bench": ("ratio_to_stock_rllib", "ratio_to_sb3"),
-        "bench-control": ("ratio_to_sb3",),
-    }
+    verbs = {"bench": ("ratio_to_stock_rllib", "ratio_to_sb3"), "bench-control": ("ratio_to_sb3",)}
     for verb, measured in verbs.items():
         command = ["make", verb, "ARGS=--quick"]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

@@ -17,17 +17,14 @@ import yaml
 
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.search.search_folder import SearchFolder
+from processes import marked, rows_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SMALL = [
-    "train.num_envs=32",
-    "train.num_steps=16",
-    "train.minibatch_size=256",
-    "train.epochs=1",
-    "model.hidden=[16,16]",
+    *("train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=1", "model.hidden=[16,16]"),
 ]
 SEARCH = [
     *("scenario=1v1", "search=three-stage", *SMALL, "search.report_every=1024", "search.max_concurrent=2"),
@@ -70,19 +67,12 @@ def environment(scratch) -> dict[str, str]:
 
 def ours(folder: Path) -> list[int]:
     """Processes that run with ``folder`` as Ray's."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and f"RAY_TMPDIR={folder}\0".encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
-        except OSError:
-            continue  # gone meanwhile, or not ours
-    return found
+    return [pid for pid, _ in marked(f"RAY_TMPDIR={folder}\0")]
 
 
 def commands(folder: Path) -> list[str]:
     """Command lines of our processes."""
-    return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200] for pid in ours(folder)]
+    return [command[:200] for _, command in marked(f"RAY_TMPDIR={folder}\0")]
 
 
 def wait_until(true, seconds: float, read_log) -> None:
@@ -97,11 +87,6 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
-
-
-def rows_of(run: Path) -> list[dict]:
-    file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 class Containers:
@@ -155,16 +140,9 @@ def test_compose_cluster_trains_on_all_nodes(scratch, environment, tmp_path):
         for _ in range(containers.file["services"]["worker"]["scale"]):
             containers.up("worker")
         command = [*containers.file["x-train"], f"run_dir={run}", *SMALL, "train.until=2048"]
+        how = {"env": containers.inside("head"), "cwd": tmp_path, "capture_output": True, "text": True}
         done, searched = (
-            subprocess.run(
-                words,
-                env=containers.inside("head"),
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=240,
-                check=False,
-            )
+            subprocess.run(words, **how, timeout=240, check=False)
             for words in (
                 [*command, "cluster.num_env_runners=2"],
                 ["multigrid-rl", "search", "--address", "auto", *SEARCH, "--folder", str(tmp_path / "search")],

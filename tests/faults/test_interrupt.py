@@ -12,22 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from processes import SMALL, Training, rows_of
+from processes import SMALL, rows_of
 from tiny_runs import without_time
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts training processes and leaves none behind."""
-    started = []
-
-    def _start(*arguments):
-        started.append(Training(tmp_path, *arguments))
-        return started[-1]
-
-    yield _start
-    for one in started:
-        one.clean()
 
 
 @pytest.mark.long
@@ -35,7 +21,7 @@ def start(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_run_resumes_exactly_after_signal_to_group(start, tmp_path, number):
     run, whole = tmp_path / "run", tmp_path / "whole"
-    training = start(*SMALL, f"run_dir={run}", "--until", "1e9")
+    training = start(f"run_dir={run}", "--until", "1e9")
     training.until(lambda: len(rows_of(run)) > 3, "the first rows")
     # timeout signals its child, and the group that the child is in; a second Ctrl-C would not wait for a checkpoint
     for _ in range(1 if number == signal.SIGINT else 2):
@@ -48,7 +34,7 @@ def test_run_resumes_exactly_after_signal_to_group(start, tmp_path, number):
     assert any(line.startswith("saved:") for line in output.splitlines()[-4:])
     assert training.gone()
     until = str(verdict["env_steps"] + 2048)
-    for command in (["--resume", str(run)], [*SMALL, f"run_dir={whole}"]):
+    for command in (["--resume", str(run)], [f"run_dir={whole}"]):
         again = start(*command, "--until", until)
         assert "NOT HELD" in again.end()
         assert again.process.returncode == 0

@@ -16,12 +16,9 @@ from bundles import unchanged
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
-from processes import SMALL, Training, clear_lines, rows_of
+from processes import clear_lines, rows_of
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")]
 RUNNER, LEARNER = "ray::BatchedEnvRunner", "ray::_WrappedExecutable"
 
 #: A training reward that does something on a remote env runner only: the driver tries it, too, before it starts.
@@ -29,21 +26,6 @@ ON_A_RUNNER = (
     "import os\nfrom pathlib import Path\ndef reward(events, reward):\n"
     f"    if {RUNNER!r} in Path('/proc/self/cmdline').read_text():\n"
 )
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts training processes and leaves none behind."""
-    started = []
-
-    def _start(*arguments, **options):
-        fresh = [] if "--resume" in arguments else SMALL
-        started.append(Training(tmp_path, *fresh, *arguments, **options))
-        return started[-1]
-
-    yield _start
-    for one in started:
-        one.clean()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -18,9 +18,11 @@ from multigrid_rl.competition.entries import CupConfig, Entry, entry_in
 from multigrid_rl.competition.folders import Scratch, remove_leftovers
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.trust import TRUSTED
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans")
+pytestmark = [
+    pytest.mark.usefixtures("trusted"),  # in a sandbox processes have other numbers, and see no note
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans"),
+]
 
 TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits())
 #: Starts a process that is in no group or session of the agent's and whose parent has left; it notes its number.
@@ -47,12 +49,6 @@ import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have be
 from multigrid_rl.cli.main import app
 app()
 """
-
-
-@pytest.fixture(autouse=True)
-def trusted(monkeypatch):
-    """In a sandbox an agent's processes have other numbers, and see no note."""
-    monkeypatch.setenv(TRUSTED, "1")
 
 
 def noted(note: Path) -> list[int]:

@@ -15,9 +15,11 @@ from multigrid_rl.competition.process import BusyError
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.trust import TRUSTED
 
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+pytestmark = [
+    pytest.mark.usefixtures("trusted"),
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
+]
 LIMITS = Limits(start_s=20.0, step_s=10.0, total_s=20.0, memory_mb=512)
 ACT = "def act(m):"
 ANSWER = "\n  say(json.dumps({'actions': [6] * len(m['games'])}))"
@@ -30,11 +32,6 @@ def hello(message):
       while True: pass
   say('{"type":"ready"}')
 """
-
-
-@pytest.fixture(autouse=True)
-def trusted(monkeypatch):
-    monkeypatch.setenv(TRUSTED, "1")
 
 
 def few(player, games, steps):

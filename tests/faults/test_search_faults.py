@@ -12,6 +12,7 @@ import pytest
 
 from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.search_folder import STUDY, SearchFolder
+from processes import marked
 
 BASE = [
     *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),
@@ -47,17 +48,7 @@ def started(folder: Path, trials: int, *arguments: str) -> subprocess.Popen:
 
 def left_behind(marker: str, but: str = "nothing") -> list[str]:
     """Processes that carry the mark of a search in their environment."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
-            try:
-                environment = (process / "environ").read_bytes()
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue  # gone meanwhile
-            if f"SEARCH_TEST={marker}".encode() in environment and command and but not in command:
-                found.append(command)
-    return found
+    return [command for _, command in marked(f"SEARCH_TEST={marker}") if command and but not in command]
 
 
 def all_gone(marker: str, seconds: float, but: str = "nothing") -> bool:

@@ -10,13 +10,7 @@ import torch
 import hostile_agents  # noqa: F401 - registers environments
 from demonstrated import Shown
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
-from multigrid_rl.imitation.adversarial import (
-    AdversarialConfig,
-    AdversarialUpdate,
-    Discriminator,
-    Steps,
-    encoded,
-)
+from multigrid_rl.imitation.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Steps, encoded
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import Collector
@@ -71,9 +65,6 @@ def once(collector, update) -> tuple[dict[str, float], Any]:
     rollout = collector.collect()[AGENT]
     batch = estimate(rollout, HOW)
     return update.learn({AGENT: batch}, 0, {AGENT: [collector.paths()[AGENT]]})[AGENT], batch
-
-
-# --- formulas
 
 
 def steps_of(rows: int = 6) -> Steps:
@@ -134,9 +125,6 @@ def test_actions_are_scaled_to_bounds_if_any_and_choices_one_hot():
     np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
 
 
-# --- updates
-
-
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
 def test_discriminator_pays_whole_batch(config):
     collector, _, update = parts(config)
@@ -159,9 +147,7 @@ def test_discriminator_pays_whole_batch(config):
 
 
 @pytest.mark.parametrize(
-    ("config", "recompute"),
-    [(GAIL, False), (AIRL, True), (STEADY, False)],
-    ids=["gail", "airl", "steady"],
+    ("config", "recompute"), [(GAIL, False), (AIRL, True), (STEADY, False)], ids=["gail", "airl", "steady"]
 )
 def test_resumed_update_equals_unbroken_update(config, recompute):
     statistics = []
@@ -223,9 +209,6 @@ def test_policy_learns_to_imitate(learning, config):
     learning.check("distance", distance(), below=0.35)
 
 
-# --- horizons
-
-
 def test_rejects_early_ends_unless_allowed():
     message = r"^train\.adversarial: %s: expected episodes of one length, or " + (
         r"train\.adversarial\.allow_variable_horizon=true: .*, got \d+ that ended early$"
@@ -239,6 +222,3 @@ def test_rejects_early_ends_unless_allowed():
     space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}
     with pytest.raises(RunError, match=message % "demonstrations"):
         AdversarialUpdate(GAIL, early, {AGENT: net}, space, PPO, device=CPU)
-
-
-# --- what a run may say

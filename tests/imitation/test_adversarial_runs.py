@@ -1,7 +1,6 @@
 """Runs whose reward a discriminator pays: gates stay the environment's, and a checkpoint holds all that decides."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ from demonstrated import pusher
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.imitation.imitation_trainers import AdversarialOptions
-from multigrid_rl.metrics import glossary, matches
-from tiny_runs import rows_of, tiny_run, without_time
+from run_folders import killed
+from tiny_runs import rows_of, tiny_run, unknown_metrics, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -32,26 +31,22 @@ def demo(tmp_path_factory):
 def test_learnt_reward_run_resumes_exactly(demo, tmp_path, kind):
     whole = tmp_path / "whole"
     verdict, rows = tiny_run(whole, *SMALL, f"train={kind}", f"data={demo}")
-    names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
+    assert unknown_metrics(rows) == []
     assert all(0 <= row["learner/agent_0/discriminator_accuracy"] <= 1 for row in rows)
     assert all(np.isfinite(row["learner/agent_0/learnt_reward"]) for row in rows)
     # Pendulum pays nothing above 0; 20 steps of a reward that is learnt would.
     assert all(row["return_mean/agent_0"] < 0 for row in rows if "return_mean/agent_0" in row)
     data = json.loads((whole / "provenance.json").read_text())["data"]
     assert (data["who"], data["rows"]) == ("pusher", 200)
-    broken = shutil.copytree(whole, tmp_path / "broken")
-    (broken / "verdict.json").unlink()
-    shutil.rmtree(broken / "checkpoints" / "step_000001024")
+    broken = killed(whole, tmp_path / "broken", "step_000001024")
     assert resume_training(broken, [])["weights"] == verdict["weights"]
     assert without_time(rows_of(broken)) == without_time(rows)
 
 
 def test_reward_of_another_run_is_no_key_but_its_null_in_older_files_is_read(demo):
-    assert "train.adversarial.reward" in complaint(
-        call("train", *SMALL, "train=gail", f"data={demo}", "train.adversarial.reward=x")
-    )
-    options = compose([*SMALL, "train=gail", f"data={demo}"]).train.adversarial
+    asked = [*SMALL, "train=gail", f"data={demo}"]
+    assert "train.adversarial.reward" in complaint(call("train", *asked, "train.adversarial.reward=x"))
+    options = compose(asked).train.adversarial
     assert AdversarialOptions.model_validate({**options.model_dump(), "reward": None, "replay": 0}) == options
 
 

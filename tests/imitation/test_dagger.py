@@ -107,8 +107,6 @@ def test_learner_learns_expert_labels(learning, model):
     assert (twin._rows("red_0", 720).obs != learner._rows("red_0", 960).obs).any()
 
 
-# --- beginning with a player
-
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,))
 ACTS = gym.spaces.Box(-np.ones(2, np.float32), np.ones(2, np.float32))
 PLAIN = {"name": "mlp", "hidden": [8], "activation": "tanh"}

@@ -133,9 +133,6 @@ def test_rejects_data_of_another_environment(folder):
     assert f"data: {folder}: actions: expected" in error_of(folder, agent=agent)
 
 
-# --- the order
-
-
 @pytest.fixture
 def many(tmp_path):
     lengths = np.random.default_rng(0).integers(5, 90, 60)
@@ -184,9 +181,6 @@ def test_moments_and_few_episodes(many, tmp_path):
     assert len(long.held_out(100)[0]) <= 100
     with pytest.raises(ConfigError, match=r"train\.cloning\.held_out: expected a share that leaves some"):
         ShuffledReader(read_demonstrations(tmp_path / "long"), 0.99, seed=0)
-
-
-# --- recording
 
 
 def test_game_is_recorded_from_seat_view():

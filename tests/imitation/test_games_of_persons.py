@@ -3,9 +3,8 @@
 import json
 
 import numpy as np
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call, complaint, works
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record, replay
 from multigrid_rl.imitation.demonstrations import read_demonstrations
@@ -24,14 +23,9 @@ def written(path, count=5):
     return games
 
 
-def imported(*arguments):
-    return CliRunner().invoke(app, ["data", "import", *map(str, arguments)])
-
-
 def test_games_of_a_person_become_demonstrations(tmp_path):
     games = written(tmp_path / "games.json")
-    result = imported(tmp_path / "games.json", "scenario=1v1", "-o", tmp_path / "demos")
-    assert result.exit_code == 0, result.output
+    works("data", "import", tmp_path / "games.json", "scenario=1v1", "-o", tmp_path / "demos")
     data, red = read_demonstrations(tmp_path / "demos"), SPEC.seats.index("red_0")
     assert data.card.who == "you"
     first = 0
@@ -57,6 +51,6 @@ def test_games_that_cannot_teach_are_refused_in_one_line(tmp_path):
             "expected an agent of one seat (scheme=dtde), got red_0, red_1",
         ),
     ):
-        result = imported(tmp_path / arguments[0], *arguments[1:], "-o", tmp_path / "demos")
-        assert (result.exit_code, message in result.output) == (2, True), result.output
+        file, *words = arguments
+        assert message in complaint(call("data", "import", tmp_path / file, *words, "-o", tmp_path / "demos"))
         assert not (tmp_path / "demos").exists()

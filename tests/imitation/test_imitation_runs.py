@@ -10,8 +10,7 @@ from commands import call, complaint, works
 from composing import refusal
 from demonstrated import pusher
 from multigrid_rl.cli.train import resume_training, run_training
-from multigrid_rl.metrics import glossary, matches
-from tiny_runs import rows_of, without_time
+from tiny_runs import rows_of, unknown_metrics, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -41,8 +40,7 @@ def run(demo, tmp_path_factory):
 
 def test_clone_learns_and_writes_run_folder(run, demo):
     path, rows = run
-    names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
+    assert unknown_metrics(rows) == []
     assert [row["env_steps"] for row in rows] == [1024 * k for k in range(1, 17)]
     losses = [row["learner/red_0/cloning_loss"] for row in rows]
     assert losses[0] > 1.6 > losses[-1] + 0.3
@@ -118,7 +116,7 @@ def test_what_is_wrong_is_told_before_the_head_of_a_run(words, said, tmp_path, m
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     pusher(tmp_path, 16, early=True)
     if "data=short" in words:
-        assert call("data", "record", "key-runner", "scenario=1v1", "--steps", 10, "-o", "short").exit_code == 0
+        works("data", "record", "key-runner", "scenario=1v1", "--steps", 10, "-o", "short")
     result = call("train", *words, "run_dir=mine")
     assert complaint(result).startswith(f"multigrid-rl: {said}")
     assert not result.stdout
@@ -138,11 +136,9 @@ def test_expert_teaches_recurrent_network_and_run_resumes(tmp_path):
     rows = rows_of(tmp_path / "whole")
     assert without_time(rows_of(tmp_path / "short")) == without_time(rows)
     assert [round(row["dagger/beta"], 3) for row in rows] == [1.0, 0.667, 0.333, 0.0, 0.0, 0.0]
-    assert (
-        [row["dagger/labels"] for row in rows] == [row["env_steps"] for row in rows] == [512 * k for k in range(1, 7)]
-    )
-    names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
+    for name in ("dagger/labels", "env_steps"):
+        assert [row[name] for row in rows] == [512 * k for k in range(1, 7)]
+    assert unknown_metrics(rows) == []
     assert [row["env_steps"] for row in rows if "win/red_0" in row] == [2048]
 
 

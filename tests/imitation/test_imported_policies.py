@@ -159,7 +159,7 @@ def test_choices_of_a_ppo_are_its_logits(here, tmp_path):
     body = layers(state, [f"actor.{k}" for k in (0, 2, 4)], [4, 8, 8, 2], nn.Tanh)
     layers(state, [f"critic.{k}" for k in (0, 2, 4)], [4, 8, 8, 1], nn.Tanh)
     path = written(tmp_path / "cart.pt", state)
-    assert call("data", "import-policy", path, "scenario=cartpole", "-o", tmp_path / "cart").exit_code == 0
+    works("data", "import-policy", path, "scenario=cartpole", "-o", tmp_path / "cart")
     card = read_card(tmp_path / "cart")
     seen = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
     with torch.no_grad():

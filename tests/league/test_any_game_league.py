@@ -53,10 +53,8 @@ def test_learned_bound_of_a_trained_player_stays_below_the_exact_one(tmp_path):
     assert best["low"] <= best["return_mean"] <= best["high"]
     assert best["low"] <= best["exact"]
     assert best["return_mean"] > 0.2 * best["exact"]  # it has learned something
-    assert [(curve["team"], curve["measure"]) for curve in written["curves"]] == [
-        ("player_0", "return"),
-        ("player_1", "return"),
-    ]
+    curves = [(curve["team"], curve["measure"]) for curve in written["curves"]]
+    assert curves == [("player_0", "return"), ("player_1", "return")]
     assert f"exploitability {best['exact']:.4f} (NashConv / 2 by OpenSpiel" in result.output
     alone = call(*asked[:2], "scenario=kuhn", "--exact", "--budget", 0)
     assert alone.output.splitlines()[0] in result.output
@@ -66,14 +64,14 @@ def test_learned_bound_of_a_trained_player_stays_below_the_exact_one(tmp_path):
     assert other.output != alone.output
 
 
+NO_OPENSPIEL = "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["random", "scenario=tictactoe", "--exact"],
-            "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)",
-        ),
-        (["random", "scenario=1v1", "--exact"], "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)"),
+        (["random", "scenario=tictactoe", "--exact"], NO_OPENSPIEL),
+        (["random", "scenario=1v1", "--exact"], NO_OPENSPIEL),
         (["random", "env_id=openspiel:goofspiel", "--exact"], "expected a game in turns whose chance is known"),
         (["random", "scenario=leduc", "--exact"], "expected at most 1,000 positions"),
         (["random", "scenario=kuhn", "--budget", 0], "--budget: expected a whole number of environment steps, got 0.0"),
@@ -101,9 +99,8 @@ def test_league_swaps_parts_and_knows_who_is_ahead_where_nobody_wins(tmp_path):
 def test_league_of_roles_is_refused(tmp_path):
     (tmp_path / "league.yaml").write_text(LEAGUE.replace("symmetric: [[player_0, player_1]]", "symmetric: []"))
     message = complaint(call("train", f"scenario={tmp_path / 'league.yaml'}", f"run_dir={tmp_path / 'run'}"))
-    assert (
-        "scenario.seats.player_1: expected a seat that player_0 can take by scenario.symmetric, got league" in message
-    )
+    wanted = "scenario.seats.player_1: expected a seat that player_0 can take by scenario.symmetric"
+    assert f"{wanted}, got league" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -123,8 +120,7 @@ def test_parts_are_drawn_for_each_episode_and_nothing_else_changes():
         step = env.step({seat: np.ones(400, np.int64) for seat in seats})
         step = env.step({seat: np.ones(400, np.int64) for seat in seats})
         assert step.done.all()
-    lengths, returns = zip(
-        *((t.length, t.returns) for t in (env.drain_episodes() for env in first.values())), strict=True
-    )
-    np.testing.assert_array_equal(*lengths)
+    tables = [env.drain_episodes() for env in first.values()]
+    np.testing.assert_array_equal(*(table.length for table in tables))
+    returns = [table.returns for table in tables]
     np.testing.assert_array_equal(np.where(moves[True][:, None], returns[1], returns[1][:, ::-1]), returns[0])

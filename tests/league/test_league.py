@@ -14,16 +14,9 @@ from multigrid_rl.search.search_folder import SearchRequest
 from multigrid_rl.text import ConfigError
 
 RULES = LeagueConfig(
-    anchors={"random": 1, "idle": 3},
-    anchor_share=0.2,
-    latest_share=0.0,
-    weighting="uniform",
-    every=1000,
-    win=None,
-    win_over="pool",
-    most=4,
-    redraw=500,
-)
+    anchors={"random": 1, "idle": 3}, anchor_share=0.2, latest_share=0.0, weighting="uniform", every=1000, win=None,
+    win_over="pool", most=4, redraw=500,
+)  # fmt: skip
 
 
 def league(**changes) -> League:

@@ -37,13 +37,9 @@ def write(folder: Path, config=ONE, scheme="dtde", model="mlp", seed=0) -> dict[
     for agent in agents:
         architecture = {"name": model, "hidden": [8], "activation": "tanh"}
         card = {
-            "name": agent.module,
-            "architecture": architecture,
-            **signature(agent, spec.view_size),
-            "scenario": config.scenario.name,
-            "seats": list(agent.seats),
-            "provenance": {},
-        }
+            "name": agent.module, "architecture": architecture, **signature(agent, spec.view_size),
+            "scenario": config.scenario.name, "seats": list(agent.seats), "provenance": {},
+        }  # fmt: skip
         network = network_of(agent, {**architecture, "log_std": 0.0})
         weights = {name: value + 0.01 * torch.randn(value.shape) for name, value in network.state_dict().items()}
         hashes[agent.module] = write_player(folder / agent.module, weights, card).sha256
@@ -62,9 +58,6 @@ def played(factory: MatchFactory, steps=30, games=16, first=0) -> np.ndarray:
         match.step({seat: np.full(games, 6) for seat in match.seats})
         rows.append(match.env.actions.copy())
     return np.array(rows)
-
-
-# --- seats
 
 
 def test_red_snapshot_plays_blue_mirrored(tmp_path):
@@ -124,9 +117,6 @@ def test_rejects_snapshot_lacking_network_for_seat(tmp_path):
         snapshot_player("s", found, TWO.scenario.spec, ["blue_0", "blue_1"])
 
 
-# --- a league in a match
-
-
 def test_newcomers_join_later_games_and_survive_state_restore(tmp_path):
     write(tmp_path / "s", seed=1)
     write(tmp_path / "t", seed=2)
@@ -159,9 +149,6 @@ def test_metrics_share_one_name_for_all_snapshots():
     table = EpisodeTable.empty(2, NUM_EVENTS, 1)._replace(players=np.array([[0], [2], [3], [90]], np.int16))
     found = table.with_players({0: specs.pools[0][1]})
     assert [found[name].sum() for name in specs.pools[0][1]] == [1, 0, 1, 2]
-
-
-# --- files of a run
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from composing import refusal
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.runs.checkpoints import read_state
+from run_folders import killed
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.usefixtures("cores")
@@ -38,9 +39,7 @@ def whole(tmp_path_factory):
 
 def broken(path: Path, target: Path) -> Path:
     """Copy a run as if it had been killed after its checkpoint at 2048 steps, and after the snapshot that followed."""
-    copy = shutil.copytree(path, target)
-    (copy / "verdict.json").unlink()
-    shutil.rmtree(copy / "checkpoints" / "step_000004096")
+    copy = killed(path, target, "step_000004096")
     shutil.rmtree(copy / "league" / "step_000004096")
     return copy
 
@@ -135,32 +134,25 @@ def test_rejects_resuming_without_snapshot_and_changes_nothing(whole, tmp_path, 
         assert NAMES[0] in said
 
 
-def test_rejects_unknown_anchor():
-    result = call("train", "scenario=1v1-league", "scenario.league.anchors=random:1,nobody:2")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scenario=1v1-league", "scenario.league.anchors=random:1,nobody:2"], "scenario.seats.blue_0=nobody: "),
+        (["scenario=1v1-robust", "scenario.held_out=[nobody]"], ""),
+    ],
+)
+def test_rejects_unknown_players(words, message):
+    result = call("train", *words)
     assert result.exit_code == 2, result.output
-    assert "scenario.seats.blue_0=nobody: player: expected random" in result.stderr.splitlines()[-1]
+    assert f"{message}player: expected random" in result.stderr.splitlines()[-1]
 
 
 def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("multigrid_rl.cli.drive.HELD_OUT_GAMES", 40)
-    path = tmp_path / "run"
-    tiny_run(
-        path,
-        "scenario=1v1-robust",
-        "model=mlp",
-        *QUICK,
-        *SHORT,
-        "train.until=1024",
-        "scenario.held_out={validate:[hunter,blue-adept],test:[idle]}",
-    )
+    path, held_out = tmp_path / "run", "scenario.held_out={validate:[hunter,blue-adept],test:[idle]}"
+    tiny_run(path, "scenario=1v1-robust", "model=mlp", *QUICK, *SHORT, "train.until=1024", held_out)
     data = json.loads((path / "held_out.json").read_text())
     assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}  # none of test
     low, high = data["hunter"]["win_interval"]
     assert low <= data["hunter"]["win"] <= high
     assert "held out: wins" in capfd.readouterr().out
-
-
-def test_rejects_unknown_held_out_player():
-    result = call("train", "scenario=1v1-robust", "scenario.held_out=[nobody]")
-    assert result.exit_code == 2, result.output
-    assert "player: expected random" in result.stderr.splitlines()[-1]

@@ -1,7 +1,5 @@
 """What is asked of a cluster before a run, on real raylets: several nodes on this machine."""
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The files below ``docker/``: sound by their own linters, and they say the same as the project and as each other."""
 
-from __future__ import annotations
-
 import fnmatch
 import importlib
 import re
@@ -34,13 +32,11 @@ def text_of(name: str) -> str:
     return (DOCKER / name).read_text(encoding="utf-8")
 
 
-def tool(name: str) -> str:
-    """A linter that came with the development packages."""
-    return str(Path(sys.executable).parent / name)
-
-
-def lint(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+@pytest.mark.parametrize(
+    "words", ["hadolint docker/Dockerfile", "bash -n docker/slurm.sbatch", "shellcheck docker/slurm.sbatch"]
+)
+def test_files_pass_their_linters(words):
+    done = subprocess.run(words.split(), capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -55,10 +51,6 @@ def started(command: list[str]) -> dict:
     """What ``ray start`` makes of its arguments."""
     assert command[:2] == ["ray", "start"]
     return ray_start.make_context("start", command[2:]).params
-
-
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
 
 
 # --- the image
@@ -78,10 +70,6 @@ def copied() -> list[str]:
         if word == "COPY" and "--from" not in rest
         for source in rest.split()[:-1]
     ]
-
-
-def test_dockerfile_passes_linter():
-    lint(tool("hadolint"), "docker/Dockerfile")
 
 
 def test_image_sources_exist_and_are_not_ignored():
@@ -320,11 +308,6 @@ def test_ray_up_starts_image_with_required_options():
 
 
 # --- Slurm
-
-
-def test_slurm_script_passes_linters():
-    lint("bash", "-n", "docker/slurm.sbatch")
-    lint(tool("shellcheck"), "docker/slurm.sbatch")
 
 
 def test_slurm_script_takes_whole_nodes_and_passes_arguments():

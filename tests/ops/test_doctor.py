@@ -1,7 +1,5 @@
 """Each thing that the doctor looks at, sound and ill."""
 
-from __future__ import annotations
-
 import shutil
 from collections import namedtuple
 from pathlib import Path

@@ -1,13 +1,11 @@
 """``multigrid-rl doctor`` as it is called."""
 
-from __future__ import annotations
-
 import json
 import socket
 
 import pytest
 
-from commands import call
+from commands import call, works
 from multigrid_rl.ops import doctor
 from multigrid_rl.ops.doctor import Finding
 
@@ -24,8 +22,7 @@ def silent_port():
 
 @pytest.mark.slow
 def test_doctor_passes_sound_machine():
-    done = call("doctor", "--json", "--patience", "240")
-    assert done.exit_code == 0, done.output
+    done = works("doctor", "--json", "--patience", "240")
     *lines, last = done.stdout.splitlines()
     data = json.loads(last)
     assert data["problems"] == 0

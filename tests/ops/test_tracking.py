@@ -1,7 +1,5 @@
 """Where rows go beside a run's own files: a CSV that grows, libraries that may fail or not be there."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json
@@ -14,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from commands import call
+from commands import works
 from composing import refusal
 from multigrid_rl import tables
 from multigrid_rl.config.compose import compose, keyword_overrides
@@ -185,9 +183,7 @@ def test_run_survives_failing_library(tmp_path, wandb, caplog):
         tracker.row(row)
     tracker.end(None)
     assert len(wandb) == 1
-    assert [record.message for record in caplog.records] == [
-        "tracking=wandb: FakeError: no network; the run goes on without"
-    ]
+    assert caplog.messages == ["tracking=wandb: FakeError: no network; the run goes on without"]
 
 
 def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, monkeypatch, caplog):
@@ -197,7 +193,7 @@ def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, m
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
     begun("wandb", tmp_path, {}).row({"env_steps": 8})
     said = "ValueError: 1 validation error for Settings mode Input should be 'online'"
-    assert [record.message for record in caplog.records] == [f"tracking=wandb: {said}; the run goes on without"]
+    assert caplog.messages == [f"tracking=wandb: {said}; the run goes on without"]
 
 
 def test_rejects_missing_library_before_start(monkeypatch):
@@ -239,12 +235,10 @@ def _track_twice(kind, folder):
     assert tracker._is_active
 
 
-@pytest.mark.parametrize(
-    ("typed", "wanted"), [((), "web"), (("tracking=null",), "web"), (("tracking=csv",), "csv,web")]
-)
+@pytest.mark.parametrize(("typed", "wanted"), [([], "web"), (["tracking=null"], "web"), (["tracking=csv"], "csv,web")])
 def test_web_is_one_more_tracker(monkeypatch, typed, wanted):
     asked = []
     trained = {"ended": "", "held": True}
     monkeypatch.setattr("multigrid_rl.cli.train.run_training", lambda words: asked.extend(words) or trained)
-    assert call("train", "--web", *typed).exit_code == 0
+    works("train", "--web", *typed)
     assert asked[-1] == f"tracking={wanted}"

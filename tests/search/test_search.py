@@ -1,7 +1,5 @@
 """Searches for real: every trial a run folder, failures told, kills survived, perturbed values in force."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import call
+from commands import call, complaint, works
 from composing import read
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
@@ -36,10 +34,6 @@ THREE = (
     "search.refine.trials=1 search.refine.until=6000 search.confirm.candidates=1 "
     "search.confirm.attempts=1 search.confirm.seeds=1 search.confirm.until=6000"
 )
-
-
-def invoke(*arguments: str):
-    return call("search", *arguments)
 
 
 def outcomes(folder: Path) -> list[Outcome]:
@@ -69,8 +63,7 @@ def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, 
     (failed,) = first_session = outcomes(folder)
     assert (failed.spec.id, failed.status) == ("s1-000", "failed")
     assert failed.reason == "TypeError: math.floor() takes exactly one argument (2 given)"
-    result = invoke("--resume", str(folder))
-    assert result.exit_code == 0, result.output
+    result = works("search", "--resume", folder)
     assert "1 trials have ended already" in result.output
     assert f"failed:   s1-000: {failed.reason}" in result.output
     # What had ended was not run again.
@@ -107,22 +100,26 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tuning, "ray_session", nullcontext)
     monkeypatch.setattr(tuning, "run_on_tune", all_fail)
-    result = invoke(*BASE, *THREE.split(), "--folder", str(tmp_path / "all"))
+    result = call("search", *BASE, *THREE.split(), "--folder", tmp_path / "all")
     assert result.exit_code == 1
     assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
     assert not (tmp_path / "all" / "winner.yaml").exists()
+
+
+def variables() -> dict[str, str]:
+    """What tells Tune how to speak."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("TUNE_", "RAY_AIR_"))}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("session")
 def test_tune_isolates_trials_and_names_failed(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")
-    before = dict(os.environ)
+    before = variables()
     space = space_file(tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}")
     tiny = "search=asha search.max_concurrent=1 search.trials=2 search.startup=2 search.until=1536 search.grace=1024"
     folder = tmp_path / "search"
-    result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=1", "--folder", str(folder))
-    assert result.exit_code == 0, result.output
+    works("search", *BASE, *tiny.split(), "search.report_every=1024", space, "seed=1", "--folder", folder)
     reported = {row.status: row for row in outcomes(folder)}
     assert sorted(reported) == ["failed", "finished"]
     assert reported["failed"].reason == "TypeError: math.floor() takes exactly one argument (2 given)"
@@ -131,9 +128,7 @@ def test_tune_isolates_trials_and_names_failed(tmp_path, capfd, monkeypatch):
     assert rows_of(run)[-1]["env_steps"] == reported["finished"].env_steps == 1536
     command = json.loads((run / "provenance.json").read_text())["command"].split()
     assert (command[:2], "scenario=1v1" in command) == (["multigrid-rl", "train"], True)
-    assert {name: value for name, value in os.environ.items() if name.startswith(("TUNE_", "RAY_AIR_"))} == {
-        name: value for name, value in before.items() if name.startswith(("TUNE_", "RAY_AIR_"))
-    }  # Tune is silent within a search, and not in what follows it
+    assert variables() == before  # Tune is silent within a search, and not in what follows it
 
 
 @pytest.mark.long
@@ -141,8 +136,7 @@ def test_tune_isolates_trials_and_names_failed(tmp_path, capfd, monkeypatch):
 def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
     folder = tmp_path / "search"
     asha = "search=asha search.max_concurrent=1 search.trials=4 search.startup=3 search.until=16384 search.grace=4096"
-    result = invoke(*BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
-    assert result.exit_code == 0, result.output
+    works("search", *BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", folder)
     rows = outcomes(folder)
     assert sorted(row.spec.id for row in rows) == [f"a00{k}" for k in range(4)]
     stopped = [row for row in rows if row.status == "stopped"]
@@ -238,10 +232,8 @@ def test_population_continues_from_best_with_own_values(tmp_path, monkeypatch):
     monkeypatch.setattr(catalogue, "read_network", lambda at, card: seen.append(at.name) or read_network(at, card))
     folder = tmp_path / "search"
     pbt = "search=pbt search.max_concurrent=1 search.population=2 search.generations=2 search.interval=4096"
-    result = invoke(
-        *BASE, *pbt.split(), "search.quantile=0.5", "search.report_every=1024", "seed=2", "--folder", str(folder)
-    )
-    assert result.exit_code == 0, result.output
+    more = ["search.quantile=0.5", "search.report_every=1024", "seed=2"]
+    works("search", *BASE, *pbt.split(), *more, "--folder", folder)
     assert seen == 5 * ["blue-rookie"]  # once for the request, once for each of four trials
     rows = {row.spec.id: row.spec for row in outcomes(folder)}
     assert len(rows) == 4
@@ -266,7 +258,6 @@ def test_population_continues_from_best_with_own_values(tmp_path, monkeypatch):
     ],
 )
 def test_rejects_mistakes_with_status_2(given, message):
-    result = invoke(*given)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert len(result.output.splitlines()) == 1
+    result = call("search", *given)
+    assert message in complaint(result)
+    assert result.stdout == ""

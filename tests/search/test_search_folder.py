@@ -1,7 +1,5 @@
 """A search's folder: nothing recorded is lost, nothing is overwritten, and the winner is a recipe."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -30,10 +28,8 @@ BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
 
 @pytest.fixture(scope="module")
 def request_():
-    content = {
-        "train.lr": {"loguniform": [1e-4, 1e-2], "also": ["train.lr_final"]},
-        "model": {"choice": ["mlp", "gru"]},
-    }
+    rate = {"loguniform": [1e-4, 1e-2], "also": ["train.lr_final"]}
+    content = {"train.lr": rate, "model": {"choice": ["mlp", "gru"]}}
     return SearchRequest("three-stage", 7, load_settings("three-stage", {}), Space.build("small", content, BASE))
 
 
@@ -167,14 +163,8 @@ def test_winner_recipe_composes_to_its_configuration(folder):
 
 
 def test_turns_overrides_into_recipe():
-    overrides = [
-        "scenario=1v1",
-        "train.lr=1e-05",
-        "train.bonus={all: {key_pickup: 1.0}}",
-        "model.hidden=[64]",
-        "train.lr=0.5",
-    ]
-    assert recipe_of([*overrides, "train.shaping=null", "experiment=none"]) == {
+    overrides = ["scenario=1v1", "train.lr=1e-05", "train.bonus={all: {key_pickup: 1.0}}", "model.hidden=[64]"]
+    assert recipe_of([*overrides, "train.lr=0.5", "train.shaping=null", "experiment=none"]) == {
         "defaults": [{"override /scenario": "1v1"}],
         "train": {"lr": 0.5, "bonus": {"all": {"key_pickup": 1.0}}, "shaping": None},
         "model": {"hidden": [64]},

@@ -1,7 +1,5 @@
 """What makes a trial better: one order, and a number that keeps it."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Plans and their record: the same seed tries the same, whichever trial ends first, and nothing runs twice."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Our runs under Ray Tune, as any algorithm of RLlib's: schedulers, Optuna, a killed experiment, a stop by gates."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A store of each kind of database."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

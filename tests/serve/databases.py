@@ -1,7 +1,5 @@
 """Databases of tests: SQLite in a file, and Postgres in a folder of its own where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

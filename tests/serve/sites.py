@@ -1,13 +1,10 @@
 """A class server for tests: a course with games, a server in a thread, and a client that keeps cookies."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import re
 import secrets
 import socket
-import threading
 import zipfile
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from answering import answering
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.evaluation.replays import record
@@ -32,6 +30,25 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}</textare
 LANES = ("bundle", "program", "slow")
 SPEC = load_scenario("1v1").spec
 AGENT = {"agent.yaml": b"command: [sh, run.sh]\n", "run.sh": b"exit 0\n"}
+
+
+def agent_in(folder):
+    """A program in the new ``folder``."""
+    folder.mkdir()
+    for name, data in AGENT.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def token_of(site, code):
+    """What somebody's programs sign in with."""
+    person = site.store.person_by_code(code)
+    return site.store.signer.issue("token", person.id, person.token_version)
+
+
+def students_of(store):
+    """Rows of the ladder that are students'."""
+    return [row for row in store.ladder() if row.person]
 
 
 @cache
@@ -91,10 +108,7 @@ def course_of(folder, students=12, name="Student {}", **settings):
     rows = [Enrolled(f"s{k}", name.format(k), f"s{k}@example.org") for k in range(students)]
     store.sync([*rows, Enrolled("i1", "Ines", role="instructor")])
     store.begin()
-    mine = folder / "mine"
-    mine.mkdir()
-    for path, data in AGENT.items():
-        (mine / path).write_bytes(data)
+    mine = agent_in(folder / "mine")
     for k in [*range(students), *range(students)]:
         store.hand_in(store.person_by_code(f"s{k}").id, mine, name.format(k))
     work(store, f"like {EVIL}")
@@ -106,15 +120,8 @@ def served(store, **settings):
     """Serve a course in a thread; yields its site, whose ``url`` is right."""
     listening = socket.create_server(("127.0.0.1", 0))
     site = Site(store, f"http://127.0.0.1:{listening.getsockname()[1]}", **settings)
-    server = server_of(application(site, [*pages.PAGES, *people_pages.PAGES]))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
+    with answering(server_of(application(site, [*pages.PAGES, *people_pages.PAGES])), listening):
         yield site
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
 
 
 class Client:
@@ -163,12 +170,12 @@ class Client:
         return self.ask("POST", path, body + f"--{edge}--\r\n".encode(), Content_Type=kind, **headers)
 
 
-def course_fixtures() -> tuple[Any, Any]:
+def course_fixtures(students: int = 12) -> tuple[Any, Any]:
     """Return a module's fixtures ``store``, a course that its tests look at and may add to, and ``site``, its pages."""
 
     @pytest.fixture(scope="module")
     def store(tmp_path_factory):
-        found = course_of(tmp_path_factory.mktemp("course"))
+        found = course_of(tmp_path_factory.mktemp("course"), students)
         yield found
         found.engine.dispose()
 

@@ -1,16 +1,15 @@
 """What is done with a course: verified, kept, brought back, ended; and the check at home, which says the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 import tarfile
 import zipfile
+from contextlib import contextmanager
 
 import pytest
 
-from commands import call, complaint
+from commands import call, complaint, works
 from multigrid_rl.files import data_root
 from multigrid_rl.serve import admin_commands
 from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
@@ -18,6 +17,7 @@ from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.supervisor import open_prepared, place_of
 from multigrid_rl.serve.worker import Worker
 from multigrid_rl.text import ConfigError
+from sites import LANES
 
 COURSE = """
 scenario: 1v1
@@ -33,7 +33,6 @@ pass_points: 5
 exams:
   - {name: a rookie, opponent: blue-rookie, episodes: 100, checks: [{metric: win/*, from: 0.1, full: 0.6, points: 10}]}
 """
-LANES = ("bundle", "program", "slow")
 
 
 def do_all(place):
@@ -69,19 +68,30 @@ def last(result):
     return json.loads(result.output.splitlines()[-1])
 
 
+@contextmanager
+def queue_of(course, *where):
+    """The course's queue, for a block."""
+    queue = place_of(course, *where).open_queue()
+    yield queue
+    queue.engine.dispose()
+
+
+def backup_of(course):
+    file = course.parent.parent / "backup.tar.gz"
+    works("serve", "backup", course, "-o", file)
+    return file
+
+
 @pytest.mark.slow
 def test_verify_computes_the_same_and_finds_what_was_changed(course):
-    result = call("serve", "verify", course)
-    assert result.exit_code == 0, result.output
+    result = works("serve", "verify", course)
     told = last(result)
     assert (told["ratings"], told["pairings"], told["replayed"], told["different"]) == (4, 12, 10, 0)
-    queue = place_of(course).open_queue()
-    with queue.writing() as session:
+    with queue_of(course) as queue, queue.writing() as session:
         game = session.get_one(StoredPairing, 4)
         pairing = json.loads(game.pairing)
         first, rest = pairing["outcomes"][0], pairing["outcomes"][1:]
         game.pairing = json.dumps({**pairing, "outcomes": ("B" if first == "R" else "R") + rest})
-    queue.engine.dispose()
     result = call("serve", "verify", course, "--all")
     assert result.exit_code == 1
     assert "rating of h" in result.output
@@ -89,54 +99,38 @@ def test_verify_computes_the_same_and_finds_what_was_changed(course):
 
 
 def test_backup_comes_back_in_either_database(course, database, tmp_path):
-    file = tmp_path / "backup.tar.gz"
-    assert call("serve", "backup", course, "-o", file).exit_code == 0
-    home = tmp_path / "other"
+    file, home = backup_of(course), tmp_path / "other"
     where = ("--home", home, "--database", database)
-    result = call("serve", "restore", course, file, *where)
-    assert result.exit_code == 0, result.output
-    verified = call("serve", "verify", course, *where)
-    assert (verified.exit_code, last(verified)["different"]) == (0, 0), verified.output
-    old, new = place_of(course).open_queue(), place_of(course, home, database).open_queue()
-    assert [(r.rank, r.title, r.rating) for r in old.ladder()] == [(r.rank, r.title, r.rating) for r in new.ladder()]
-    mine = new.hand_in(new.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
-    assert mine.id == 5
-    for queue in (old, new):
-        queue.engine.dispose()
+    works("serve", "restore", course, file, *where)
+    assert last(works("serve", "verify", course, *where))["different"] == 0
+    with queue_of(course) as old, queue_of(course, home, database) as new:
+        rows = [[(row.rank, row.title, row.rating) for row in queue.ladder()] for queue in (old, new)]
+        assert rows[0] == rows[1]
+        assert new.hand_in(new.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept").id == 5
     assert "expected an empty folder" in complaint(call("serve", "restore", course, file, *where))
 
 
-def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
+def write_otherwise(monkeypatch, old, new):
+    """Backups are as another version would make them."""
     dumped = admin_commands._dumped
-    monkeypatch.setattr(
-        admin_commands,
-        "_dumped",
-        lambda queue: (line.replace('"role":', '"token_hash": "x", "role":') for line in dumped(queue)),
-    )
-    file, home = tmp_path / "backup.tar.gz", tmp_path / "other"
-    assert call("serve", "backup", course, "-o", file).exit_code == 0
-    result = call("serve", "restore", course, file, "--home", home)
-    assert result.exit_code == 0, result.output
-    assert [row.title for row in place_of(course, home).open_queue().ladder() if row.person is None] == [
-        "blue-rookie",
-        "random",
-    ]
+    monkeypatch.setattr(admin_commands, "_dumped", lambda queue: (line.replace(old, new) for line in dumped(queue)))
+
+
+def test_a_backup_of_an_older_version_comes_back(course, tmp_path, monkeypatch):
+    write_otherwise(monkeypatch, '"role":', '"token_hash": "x", "role":')
+    works("serve", "restore", course, backup_of(course), "--home", tmp_path / "other")
+    with queue_of(course, tmp_path / "other") as queue:
+        assert [row.title for row in queue.ladder() if row.person is None] == ["blue-rookie", "random"]
 
 
 def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
-    dumped = admin_commands._dumped
-    monkeypatch.setattr(
-        admin_commands, "_dumped", lambda queue: (line.replace('"0002"', '"0003"') for line in dumped(queue))
-    )
-    file = tmp_path / "backup.tar.gz"
-    assert call("serve", "backup", course, "-o", file).exit_code == 0
-    said = complaint(call("serve", "restore", course, file, "--home", tmp_path / "other"))
+    write_otherwise(monkeypatch, '"0002"', '"0003"')
+    said = complaint(call("serve", "restore", course, backup_of(course), "--home", tmp_path / "other"))
     assert "expected version 0002 (use the version of multigrid-rl that made it), got 0003" in said
 
 
 def test_a_python_that_unpacks_whatever_an_archive_says_restores_none(course, tmp_path, monkeypatch):
-    file = tmp_path / "backup.tar.gz"
-    assert call("serve", "backup", course, "-o", file).exit_code == 0
+    file = backup_of(course)
     monkeypatch.delattr(tarfile, "data_filter")
     said = complaint(call("serve", "restore", course, file, "--home", tmp_path / "other"))
     assert "Python: expected 3.10.12 or newer" in said
@@ -145,38 +139,33 @@ def test_a_python_that_unpacks_whatever_an_archive_says_restores_none(course, tm
 @pytest.mark.slow
 def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
     folder = tmp_path / "final"
-    result = call("serve", "final", course, "-o", folder)
-    assert result.exit_code == 0, result.output
+    result = works("serve", "final", course, "-o", folder)
     assert last(result)["entries"] == 4
     seed = json.loads((folder / "cup.json").read_text())["seed"]
-    queue = place_of(course).open_queue()
-    assert str(seed) != queue.setting("seed")
-    queue.engine.dispose()
-    assert call("cup", "verify", folder).exit_code == 0
+    with queue_of(course) as queue:
+        assert str(seed) != queue.setting("seed")
+    works("cup", "verify", folder)
     assert last(call("serve", "final", course, "-o", folder)) == last(result)
 
 
 def test_grades_and_copies_are_there(course):
-    queue = place_of(course).open_queue()
-    row, _, grade = queue.history(queue.person_by_code("s2").id)[0]
+    with queue_of(course) as queue:
+        row, _, grade = queue.history(queue.person_by_code("s2").id)[0]
     assert grade.passed
     assert "a rookie" in grade.feedback
     assert "blue-master" in row.same_as
-    queue.engine.dispose()
     assert last(call("serve", "regrade", course)) == {"to_grade": 2}
 
 
 def test_freeze_links_and_tables(course, tmp_path):
     assert last(call("serve", "freeze", course)) == {"frozen": True}
-    queue = place_of(course).open_queue()
-    with pytest.raises(ConfigError, match="frozen"):
+    with queue_of(course) as queue, pytest.raises(ConfigError, match="frozen"):
         queue.hand_in(queue.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
-    queue.engine.dispose()
     links = call("serve", "links", course, "--url", "https://x.org").output.splitlines()
     assert len(links) == 4
     assert all("https://x.org/enter/" in line for line in links[1:])
     for name in ("ladder.csv", "moodle.csv", "canvas.csv", "gradescope.zip"):
-        assert call("serve", "export", course, name, "-o", tmp_path / name).exit_code == 0
+        works("serve", "export", course, name, "-o", tmp_path / name)
     assert "late_days" in (tmp_path / "ladder.csv").read_text()
     assert "s1/results.json" in zipfile.ZipFile(tmp_path / "gradescope.zip").namelist()
 
@@ -193,14 +182,11 @@ def test_check_at_home_says_what_the_server_says(course, tmp_path, kind, monkeyp
     if kind == "zip":
         folder = shutil.make_archive(str(tmp_path / "wrapped"), "zip", tmp_path, "mine")
     home = call("inspect", folder, "--course", course)
-    place = place_of(course)
-    queue = place.open_queue()
-    row = queue.hand_in(queue.person_by_code("s1").id, tmp_path / folder)
-    queue.engine.dispose()
-    do_all(place)
-    queue = place.open_queue()
-    row = queue.get(HandIn, row.id)
-    queue.engine.dispose()
+    with queue_of(course) as queue:
+        row = queue.hand_in(queue.person_by_code("s1").id, tmp_path / folder)
+    do_all(place_of(course))
+    with queue_of(course) as queue:
+        row = queue.get(HandIn, row.id)
     assert home.exit_code == (2 if kind == "damaged" else 0), home.output
     assert row.state == ("refused" if kind == "damaged" else "rated"), row.reason
     if kind == "damaged":
@@ -228,13 +214,12 @@ def test_backups_hold_no_links_no_hidden_folders_and_no_backups(course, tmp_path
     (course.parent / ".venv" / "large").write_bytes(bytes(1000))
     files = [course.parent / f"{day}.tar.gz" for day in ("monday", "tuesday")]
     for file in files:
-        assert call("serve", "backup", course, "-o", file).exit_code == 0
+        works("serve", "backup", course, "-o", file)
     with tarfile.open(files[1]) as archive:
         names = archive.getnames()
     assert {"course/course.yaml", "course/roster.csv", "course/rubric.yaml"} <= set(names)
     assert not [name for name in names if "python" in name or ".venv" in name or name.endswith(".gz")]
-    result = call("serve", "restore", course, files[1], "--home", tmp_path / "other")
-    assert result.exit_code == 0, result.output
+    works("serve", "restore", course, files[1], "--home", tmp_path / "other")
 
 
 def test_a_changed_rubric_is_read_by_who_runs(course):
@@ -252,11 +237,9 @@ def test_a_changed_rubric_is_read_by_who_runs(course):
 
 def test_programs_of_a_final_have_the_time_of_as_many_games(course, tmp_path, monkeypatch):
     course.write_text(course.read_text() + "program_games: 4\n")
-    queue = place_of(course).open_queue()
-    with queue.writing() as session:
+    with queue_of(course) as queue, queue.writing() as session:
         began = session.get_one(Setting, "fixed")
         began.value = began.value.replace('"program_games": 20', '"program_games": 4')
-    queue.engine.dispose()
     seen = []
     monkeypatch.setattr(admin_commands, "play_cup", lambda _, config, *rest: seen.append(config) or sys.exit(9))
     call("serve", "final", course, "-o", tmp_path / "final")
@@ -265,11 +248,9 @@ def test_programs_of_a_final_have_the_time_of_as_many_games(course, tmp_path, mo
 
 
 def test_somebody_who_was_forgotten_stops_nothing(course, tmp_path):
-    queue = place_of(course).open_queue()
-    queue.forget(queue.person_by_code("s1").id)
-    queue.redo("copies")
-    queue.engine.dispose()
+    with queue_of(course) as queue:
+        queue.forget(queue.person_by_code("s1").id)
+        queue.redo("copies")
     do_all(place_of(course))
-    result = call("serve", "final", course, "-o", tmp_path / "final")
-    assert (result.exit_code, last(result)["entries"]) == (0, 3)
+    assert last(works("serve", "final", course, "-o", tmp_path / "final"))["entries"] == 3
     assert "Ada" not in call("serve", "links", course).output

@@ -1,7 +1,5 @@
 """Who asks to be forgotten is, a week later; what a course keeps is removed when its days are over."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 
@@ -14,16 +12,12 @@ from multigrid_rl.serve.database import Event, Grade, HandIn, Person, StoredPair
 from multigrid_rl.serve.people import FORGET_S
 from multigrid_rl.serve.supervisor import ServedFolder
 from multigrid_rl.text import ConfigError
-from sites import AGENT, Client, course_of, served, work
+from sites import Client, agent_in, course_of, served, work
 
 
 @pytest.fixture
 def mine(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, data in AGENT.items():
-        (folder / name).write_bytes(data)
-    return folder
+    return agent_in(tmp_path / "mine")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What one person can keep in memory, and what a ladder costs that many look at while it changes."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

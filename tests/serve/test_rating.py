@@ -1,7 +1,5 @@
 """Ratings: the cup's for the same games, free of order, with intervals that hold what they promise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

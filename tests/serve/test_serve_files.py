@@ -1,7 +1,5 @@
 """Files that run a class server elsewhere say what the command takes. No container was started with them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

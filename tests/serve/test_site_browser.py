@@ -1,40 +1,14 @@
-"""The whole way of a student and of an instructor, in Chromium: nothing on the console, no request elsewhere, axe-core.
-
-Needs a Chromium on the machine (Debian: ``apt-get install chromium``); none is downloaded.
-"""
-
-from __future__ import annotations
+"""The whole way of a student and an instructor in Chromium: nothing on the console, no request elsewhere, axe-core."""
 
 import re
-import shutil
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import sync_playwright
 
-from sites import AGENT, course_of, served, work, zipped
+from sites import agent_in, course_fixtures, work, zipped
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 DESKTOP, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if BROWSER is None:
-        pytest.skip("no Chromium on this machine")
-    with sync_playwright() as running:
-        found = running.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    store = course_of(tmp_path_factory.mktemp("course"), 8)
-    with served(store) as found:
-        yield found
-    store.engine.dispose()
+store, site = course_fixtures(8)
 
 
 @contextmanager
@@ -65,9 +39,7 @@ def fit(page):
 
 def test_a_students_whole_way(browser, site, tmp_path):
     (tmp_path / "mine.zip").write_bytes(zipped())
-    for name, data in AGENT.items():
-        (tmp_path / "folder").mkdir(exist_ok=True)
-        (tmp_path / "folder" / name).write_bytes(data)
+    agent_in(tmp_path / "folder")
     with visited(browser, site, "s0") as page:
         page.set_input_files("input[name=zip]", tmp_path / "mine.zip")
         page.get_by_role("button", name="Hand in the zip file").click()

@@ -1,17 +1,15 @@
 """Hand-ins, jobs and leases, over SQLite and Postgres."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import select, text
 
+from composing import refusal
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
 from multigrid_rl.serve.store import FIRST, visible_rows
 from multigrid_rl.text import ConfigError
-
-LANES = ("bundle", "program", "slow")
+from sites import LANES
 
 
 def pairing(red, blue, outcomes="RRRRRRRRBD", **more):
@@ -78,8 +76,6 @@ def test_latest_or_best_stands_on_the_ladder(store, bundle):
     assert [r.hand_in.id for r in store.ladder() if r.person] == [second.id]
     store.course = store.course.model_copy(update={"counts": "best"})
     with store.writing() as session:
-        from multigrid_rl.serve.database import Rating  # noqa: PLC0415
-
         session.get_one(Rating, first.id).rating = 2000.0
     assert [r.hand_in.id for r in store.ladder() if r.person] == [first.id]
 
@@ -147,15 +143,12 @@ def test_quota_frozen_and_unknown_people_are_refused(store, bundle, clock):
     store.course = store.course.model_copy(update={"quota": store.course.quota.model_copy(update={"hand_ins": 2})})
     for _ in range(2):
         store.hand_in(ada(store), bundle)
-    with pytest.raises(ConfigError, match=r"hand-ins: expected at most 2 in 24 hours, got 3"):
-        store.hand_in(ada(store), bundle)
+    assert "hand-ins: expected at most 2 in 24 hours, got 3" in refusal(store.hand_in, ada(store), bundle)
     clock.now += 86_401
     store.hand_in(ada(store), bundle)
     store.freeze(True)
-    with pytest.raises(ConfigError, match="frozen"):
-        store.hand_in(ada(store), bundle)
-    with pytest.raises(ConfigError, match="roster"):
-        store.hand_in(999, bundle)
+    assert "frozen" in refusal(store.hand_in, ada(store), bundle)
+    assert "roster" in refusal(store.hand_in, 999, bundle)
     assert not list((store.home / "uploads").glob(".*"))
 
 
@@ -222,8 +215,7 @@ def test_a_program_has_one_worker_at_a_time(store, bundle):
 
 def test_course_keeps_its_game(store):
     store.course = store.course.model_copy(update={"games": 20})
-    with pytest.raises(ConfigError, match=r"course: games: expected 10, with which it began, got 20"):
-        store.sync()
+    assert "course: games: expected 10, with which it began, got 20" in refusal(store.sync)
 
 
 def test_what_students_see(store, bundle):
@@ -235,12 +227,6 @@ def test_what_students_see(store, bundle):
     seen = visible_rows(store.ladder(), [ada(store)], course)
     assert [row.person.code for row in seen if row.person] == ["s1"]
     assert len(seen) == 3
-
-
-def test_tables_are_made_once(store, database):
-    make_tables(database)
-    assert store.setting("version") == "0002"
-    assert store.get(HandIn, 1).name == "random"
 
 
 @pytest.mark.parametrize("kept_by", ["setting", "alembic"])

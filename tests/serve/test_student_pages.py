@@ -1,7 +1,5 @@
 """Pages about a student and about what was handed in."""
 
-from __future__ import annotations
-
 import re
 
 from multigrid_rl.serve.database import HandIn

@@ -1,10 +1,7 @@
 """Who somebody is on a class server: tokens, forms, how often, and what stands before every page."""
 
-from __future__ import annotations
-
 import base64
 import socket
-import threading
 import time
 from contextlib import suppress
 
@@ -14,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from answering import answering
 from multigrid_rl.serve import guard
 from multigrid_rl.serve.guard import Guard, Pace, patient_protocol, same_site
 from multigrid_rl.serve.people import KINDS, Signer
@@ -105,15 +103,9 @@ def port():
 
     routes = [Route("/{path:path}", page, methods=["GET", "POST"])]
     app = Guard(Starlette(routes=routes), {"/large": 200_000}, secure=True, patience_s=0.6)
-    listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="critical", lifespan="off", http=patient_protocol(0.6))
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    yield listening.getsockname()[1]
-    server.should_exit = True
-    thread.join()
-    listening.close()
+    with answering(uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))) as found:
+        yield found
 
 
 def spoken(port, *pieces, pause=0.0):

@@ -1,7 +1,5 @@
 """The thinnest way: a folder is handed in, checked, placed and rated, and the ladder verifies."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -17,8 +15,8 @@ from multigrid_rl.serve.course import Course, CourseLimits
 from multigrid_rl.serve.database import HandIn, Job, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.worker import Worker
+from sites import LANES
 
-LANES = ("bundle", "program", "slow")
 SECRETS = {"seed": "5", "agents_key": "k", "rubric_seed": "0"}
 
 
@@ -41,6 +39,12 @@ def do_all(worker):
         pass
 
 
+@pytest.fixture
+def here(store, adept):
+    """A worker that plays in this process."""
+    return Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+
+
 def test_a_bundle_is_rated_with_an_interval(worker, adept):
     store = worker.queue
     mine = store.hand_in(store.person_by_code("s1").id, adept)
@@ -58,20 +62,19 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
         assert Judge.replay(worker.judge, Pairing.model_validate_json(stored.pairing)) == ""
 
 
-def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(store, clock, adept, monkeypatch):
-    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
-    do_all(worker)
+def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(store, clock, adept, here, monkeypatch):
+    do_all(here)
     checks = []
 
     def check(entry):
         checks.append(entry)
         if len(checks) < 9:
             raise BusyError("no answer within 10 s, as the machine was too busy")
-        return Judge.check(worker.judge, entry)
+        return Judge.check(here.judge, entry)
 
-    monkeypatch.setattr(worker.judge, "check", check)
+    monkeypatch.setattr(here.judge, "check", check)
     mine = store.hand_in(store.person_by_code("s1").id, adept)
-    while worker.once() or store.get(HandIn, mine.id).state == "checking":
+    while here.once() or store.get(HandIn, mine.id).state == "checking":
         clock.now += 3.0
     row = store.get(HandIn, mine.id)
     assert (row.state, row.counts, row.faults, len(checks)) == ("rated", True, 0, 9)
@@ -93,8 +96,8 @@ def test_hangs_of_two_jobs_that_share_a_number_are_not_added_up(store, adept):
     assert (store.get(HandIn, one.id).state, store.get(HandIn, one.id).faults) == ("received", 0)
 
 
-def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept):
-    do_all(Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES))
+def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept, here):
+    do_all(here)
     rows = [store.hand_in(store.person_by_code(code).id, adept) for code in ("s1", "s2")]
     checks = [store.claim(f"w{k}", LANES) for k, _ in enumerate(rows)]
     for job in checks:
@@ -145,36 +148,33 @@ def test_workers_are_a_number_or_a_cluster(tmp_path):
         assert why in said
 
 
-def test_a_hand_in_whose_files_are_gone_is_refused_and_nothing_else_is_taken_for_that(store, adept, monkeypatch):
-    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
-    do_all(worker)
+def test_a_hand_in_whose_files_are_gone_is_refused_and_nothing_else_is_taken_for_that(store, adept, here):
+    do_all(here)
     mine = store.hand_in(store.person_by_code("s1").id, adept)
     shutil.rmtree(store.upload_folder(mine.id))
-    do_all(worker)
+    do_all(here)
     row = store.get(HandIn, mine.id)
     assert (row.state, row.reason) == ("refused", "its files are gone")
 
 
-def test_an_appeal_belongs_to_a_hand_in(store, adept):
-    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+def test_an_appeal_belongs_to_a_hand_in(store, adept, here):
     mine = store.hand_in(store.person_by_code("s1").id, adept)
-    do_all(worker)
+    do_all(here)
     game = store.games_of(mine.id)[0]
     store.appeal(game.id)
     (job,) = store.all(select(Job).where(Job.kind == "appeal"))
     assert (job.hand_in_id, job.other_id) == (game.red, game.id)
-    do_all(worker)
+    do_all(here)
     assert any("the same again" in event.text for event in store.events(game.red))
 
 
-def test_hand_in_is_compared_with_what_others_handed_in_before_their_last_one(store, clock, adept, monkeypatch):
-    worker = Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+def test_hand_in_is_compared_with_what_others_handed_in_before_their_last_one(store, adept, here, monkeypatch):
     first, last = (store.hand_in(store.person_by_code("s1").id, adept) for _ in range(2))
-    do_all(worker)
+    do_all(here)
     asked = []
-    monkeypatch.setattr(worker.judge, "similar_players", lambda name, others: asked.append((name, others)) or "")
+    monkeypatch.setattr(here.judge, "similar_players", lambda name, others: asked.append((name, others)) or "")
     mine = store.hand_in(store.person_by_code("s2").id, adept)
-    do_all(worker)
+    do_all(here)
     assert asked == [(f"h{mine.id}", [f"h{first.id}", f"h{last.id}"])]
 
 

@@ -1,19 +1,14 @@
-"""Pages of a run and of a cup, and a browser to visit them with."""
+"""Pages of a run and of a cup, and visits to them."""
 
 import dataclasses
-import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.run_data import FreshGames, read_report
 from multigrid_rl.show.run_page import run_page
 from report_runs import EVILS, TEAMS, games_of, small_cup
 from run_folders import write_run
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +40,6 @@ def long_cup_file(tmp_path_factory):
     path = folder / "report.html"
     path.write_text(cup_page(found.model_copy(update={"games": found.games * 2})), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if BROWSER is None:
-        pytest.skip("no Chromium on this machine")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture

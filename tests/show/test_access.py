@@ -12,7 +12,7 @@ from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
 from persons import session
 from run_folders import write_run
-from serving import served
+from serving import served, tabbed
 
 axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 AXE = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
@@ -90,18 +90,8 @@ def test_page_is_there_at_once(browser, request, tmp_path, name):
 @pytest.mark.parametrize("name", ["watch", "play"])
 def test_served_page_is_used_by_keyboard_alone(browser, request, tmp_path, name):
     with address_of(name, request, tmp_path) as address, opened(browser, address, name) as page:
-        reached = 0  # what can be reached is drawn with the first answer of the server
+        # What can be reached is drawn with the first answer of the server.
         page.wait_for_function(
             "document.querySelectorAll('a[href], button, select, input, summary, [tabindex=\"0\"]').length >= 7"
         )
-        for _ in range(40):
-            page.keyboard.press("Tab")
-            focus = page.evaluate("""() => { const e = document.activeElement; const ring = getComputedStyle(e);
-                return [e.tagName, (e.getAttribute("aria-label") || e.innerText || "").trim(),
-                        ring.outlineStyle !== "none" && parseFloat(ring.outlineWidth) >= 2]; }""")
-            if focus[0] == "BODY":
-                break
-            reached += 1
-            assert focus[1], focus
-            assert focus[2], focus
-        assert reached >= 7
+        assert tabbed(page, 40) >= 7

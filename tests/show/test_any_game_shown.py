@@ -24,11 +24,12 @@ TICTACTOE = "scenario=tictactoe"
 WORDS = re.compile(r"\b(red|blue)\b", re.IGNORECASE)
 
 
-def run(*args: object, typed: str | None = None):
-    """Return a command's exit status and what it printed; a mistake is its last line."""
+def run(*args: object, typed: str | None = None, fails: bool = False) -> str:
+    """What a command that does its work printed, or one that does not; a mistake is its last line."""
     result = CliRunner().invoke(app, [str(arg) for arg in args], input=typed)
     told = f"{result.output}{result.exception or ''}"
-    return result.exit_code, told
+    assert (result.exit_code != 0) == fails, told
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +39,12 @@ def trained(tmp_path_factory):
     return path
 
 
-# --- play
-
-
 @pytest.mark.slow
 def test_person_types_actions_and_wrong_ones_are_asked_again(tmp_path, trained):
     file = tmp_path / "mine.json"
     every = "".join(f"{k}\n" for k in range(9))
     typed = f"4\n4\nnine\n{every}{every}\nq\n"
-    code, told = run("play", TICTACTOE, "--opponent", trained, "--seat", "player_2", "--record", file, typed=typed)
-    assert code == 0, told
+    told = run("play", TICTACTOE, "--opponent", trained, "--seat", "player_2", "--record", file, typed=typed)
     assert "player_1 run, player_2 you; q quits" in told
     assert told.count("action: expected ") >= 2
     assert re.search(r"action: expected [0-8, ]+, got nine\n", told)
@@ -55,20 +52,18 @@ def test_person_types_actions_and_wrong_ones_are_asked_again(tmp_path, trained):
     assert game["players"] == {"player_1": "run", "player_2": "you"}
     assert game["actions"]["player_2"][1] == 4
     assert re.search(rf"game 0 of seed 0: {game['result']}\n", told)
-    assert run("video", file, "-o", tmp_path / "mine.gif")[0] == 0
+    run("video", file, "-o", tmp_path / "mine.gif")
 
 
 @pytest.mark.parametrize("typed", ["", "0\n", "q\n"])
 def test_end_of_input_ends_without_a_fault(typed):
-    code, told = run("play", TICTACTOE, "--seed", 3, typed=typed)
-    assert code == 0, told
+    told = run("play", TICTACTOE, "--seed", 3, typed=typed)
     assert told.rstrip().splitlines()[-1].startswith("0 games: 0 won")
     assert ("1 left unfinished" in told) == (typed == "0\n")
 
 
 def test_actions_have_names_and_secrets_stay_secret():
-    code, told = run("play", "env_id=openspiel:kuhn_poker", "--seat", "player_1", typed="bet\nPASS\n1\n\nq\n")
-    assert code == 0, told
+    told = run("play", "env_id=openspiel:kuhn_poker", "--seat", "player_1", typed="bet\nPASS\n1\n\nq\n")
     assert "player_1 (0 Pass, 1 Bet): " in told
     cards = [line for line in told.splitlines() if re.fullmatch(r"\d \d [pb]*", line)]
     assert len(cards) == 1  # when it is over, everybody's are shown
@@ -87,12 +82,7 @@ def test_actions_have_names_and_secrets_stay_secret():
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_line(args, message):
-    code, told = run("play", *args, typed="0\n")
-    assert code != 0
-    assert message in told
-
-
-# --- video
+    assert message in run("play", *args, typed="0\n", fails=True)
 
 
 def test_kept_games_play_again_and_others_are_refused(trained):
@@ -127,26 +117,20 @@ def test_game_that_a_time_limit_cut_plays_again_with_all_that_it_paid():
 def test_games_become_films_without_a_window(tmp_path, trained, monkeypatch):
     for number, args in enumerate(((trained, "--episodes", 5), (trained, "--game", "1", "--mode", "argmax"))):
         file = tmp_path / f"{number}.gif"
-        code, told = run("video", *args, "-o", file)
-        assert code == 0, told
+        run("video", *args, "-o", file)
         assert file.stat().st_size > 1000
     assert pygame.display.get_surface() is None
     kuhn = ("random", "env_id=openspiel:kuhn_poker", "--opponent", "random", "--game", 2)
-    code, told = run("video", *kuhn, "-o", tmp_path / "x.gif")
-    assert code != 0
+    told = run("video", *kuhn, "-o", tmp_path / "x.gif", fails=True)
     assert "kuhn_poker: expected one that draws itself" in told
 
     def broken(*_):
         raise RuntimeError("no board")
 
     monkeypatch.setattr(farama.Turns, "drawn", broken)
-    code, told = run("video", trained, "--episodes", 2, "-o", tmp_path / "x.gif")
-    assert code != 0
+    told = run("video", trained, "--episodes", 2, "-o", tmp_path / "x.gif", fails=True)
     assert re.search(r"tictactoe-v3: game \d of seed 0: RuntimeError: no board", told)
     assert not (tmp_path / "x.gif").exists()
-
-
-# --- pages
 
 
 def visible(page: str) -> str:
@@ -154,8 +138,7 @@ def visible(page: str) -> str:
 
 
 def test_page_steps_through_texts(trained):
-    code, told = run("report", trained, "--episodes", 20)
-    assert code == 0, told
+    run("report", trained, "--episodes", 20)
     file = trained / "report.html"
     page = file.read_text()
     assert file.stat().st_size < 300_000
@@ -190,13 +173,13 @@ def test_page_is_stepped_through_in_a_browser(browser, trained):
 def test_page_with_films_of_what_draws_pictures_and_without_of_what_draws_nothing(tmp_path):
     few = ["scenario.report_episodes=5", "train.until=1000", "train.num_envs=8", "train.minibatch_size=128"]
     tiny_run(tmp_path / "spread", "scenario=simple-spread", *few, "train.lr_final=null")
-    assert run("report", tmp_path / "spread", "--episodes", 4)[0] == 0
+    run("report", tmp_path / "spread", "--episodes", 4)
     page = (tmp_path / "spread" / "report.html").read_text()
     assert 1 <= page.count("<video") <= 3
     assert not WORDS.search(visible(page))
     assert "Best, median and worst game, with drawn actions" in page
     tiny_run(tmp_path / "relay", "env_id=pettingzoo:strange_games:relay", *few)
-    assert run("report", tmp_path / "relay", "--episodes", 4)[0] == 0
+    run("report", tmp_path / "relay", "--episodes", 4)
     page = (tmp_path / "relay" / "report.html").read_text()
     assert "There is no film of them: env_id=pettingzoo:strange_games:relay: expected one that draws itself" in page
 
@@ -205,19 +188,15 @@ def test_page_has_wins_by_opponent(tmp_path, trained):
     player = f"{trained}/checkpoints/{(trained / 'checkpoints' / 'latest').read_text().strip()}/players/player/"
     tiny_run(tmp_path / "run", "env_id=pettingzoo:classic/tictactoe-v3", "scenario.report_episodes=5",
              f"scenario.seats.player_2={{random: 1, {player}: 1}}")  # fmt: skip
-    assert run("report", tmp_path / "run", "--episodes", 30)[0] == 0
+    run("report", tmp_path / "run", "--episodes", 30)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "The same games by opponent" in page
     assert "Games won by player_1, by opponent" in page
 
 
-# --- recorded play
-
-
 def test_decisions_alone_are_recorded_with_all_they_are_paid(tmp_path, trained):
     folder = tmp_path / "demos"
-    code, told = run("record", trained, "--steps", 1500, "-o", folder)
-    assert code == 0, told
+    run("record", trained, "--steps", 1500, "-o", folder)
     data = read_demonstrations(folder)
     assert data.card.rows == 1500  # one seat decides in each step
     assert data.card.observation.legal == 9
@@ -232,7 +211,7 @@ def test_decisions_alone_are_recorded_with_all_they_are_paid(tmp_path, trained):
 @pytest.mark.slow
 def test_clones_and_labels_of_a_game_with_turns(tmp_path, trained):
     folder, few = tmp_path / "demos", ["train.minibatch_size=128", "train.num_envs=8", "train.num_steps=64"]
-    assert run("record", trained, "--steps", 2000, "--mode", "argmax", "-o", folder)[0] == 0
+    run("record", trained, "--steps", 2000, "--mode", "argmax", "-o", folder)
     more = [*few, "train.epochs=1", "train.lr_final=null", "shared=true", "scenario.report_episodes=10"]
     options = ["train.cloning.play_every=20000", "train.until=40000"]
     _, rows = tiny_run(tmp_path / "clone", TICTACTOE, "train=bc", f"data={folder}", *more, *options)
@@ -242,13 +221,10 @@ def test_clones_and_labels_of_a_game_with_turns(tmp_path, trained):
     _, rows = tiny_run(tmp_path / "asked", TICTACTOE, "train=dagger", *expert)
     losses = [row["learner/player/cloning_loss"] for row in rows if "learner/player/cloning_loss" in row]
     assert max(losses) < 5  # a label of another's turn would be illegal, and cost without bound
-    code, told = run("train", TICTACTOE, "train=gail", f"data={folder}", f"run_dir={tmp_path / 'gail'}")
-    assert code != 0
-    assert "discriminators read vectors" in told
+    gail = ("train=gail", f"data={folder}", f"run_dir={tmp_path / 'gail'}")
+    assert "discriminators read vectors" in run("train", TICTACTOE, *gail, fails=True)
 
 
 def test_agents_that_see_otherwise_go_into_no_common_folder(tmp_path):
     args = ("random", "env_id=pettingzoo:mpe2.simple_speaker_listener_v4", "--steps", 50, "-o", tmp_path / "d")
-    code, told = run("record", *args)
-    assert code != 0
-    assert "scenario: expected one whose agents see and do the same" in told
+    assert "scenario: expected one whose agents see and do the same" in run("record", *args, fails=True)

@@ -41,11 +41,8 @@ def test_each_comparison_has_panel(sides):
     assert comparison_panels(ours, theirs) == [("1v1", metric) for metric in metrics]
     figure = draw_comparison(ours, theirs, np.random.default_rng(0))
     titles = [axes.get_title(loc="left") for axes in figure.axes[:3]]
-    assert titles == [
-        "runs that have held all gates",
-        "episode_len_mean   (gate: <= 20)",
-        "return_mean/red_0   (gate: >= 1.3)",
-    ]
+    assert titles[0] == "runs that have held all gates"
+    assert titles[1:] == ["episode_len_mean   (gate: <= 20)", "return_mean/red_0   (gate: >= 1.3)"]
     held = figure.axes[0].lines[:2]
     assert [line.get_ydata()[-1] for line in held] == [1.0, 0.8]  # one of five never held
     assert [line.get_ydata()[0] for line in held] == [0.0, 0.0]

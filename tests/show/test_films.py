@@ -45,9 +45,6 @@ def page(run, **more) -> str:
     return write_run_report(run, **more).read_text(encoding="utf-8")
 
 
-# --- a run's page
-
-
 def test_page_has_curves_and_three_recordings(pole, tmp_path):
     text = page(pole)
     assert "<h1>Played 4,096 steps without gates</h1>" in text
@@ -114,9 +111,6 @@ def test_page_without_checkpoint_has_no_episodes(pole, tmp_path):
     assert "The policy could not be played" in text
     assert 'id="episodes"' not in text
     assert 'id="episodes"' not in page(pole, games=0, output=tmp_path / "page.html")
-
-
-# --- one film
 
 
 @pytest.mark.parametrize(("name", "every"), [("a.mp4", 3), ("a.gif", 3)])

@@ -12,10 +12,7 @@ from tiny_runs import tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CARTPOLE = (
-    "env_id=CartPole-v1",
-    "experiment=none",
-    "train.num_envs=4",
-    "train.num_steps=256",
+    *("env_id=CartPole-v1", "experiment=none", "train.num_envs=4", "train.num_steps=256"),
     "scenario.report_episodes=4",
 )
 

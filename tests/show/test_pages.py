@@ -1,7 +1,4 @@
-"""Pages of a run and of a cup in a real browser: the script decodes what was played, replays play, strangers stay text.
-
-Needs a Chromium on the machine (Debian: ``apt-get install chromium``); none is downloaded.
-"""
+"""Pages of a run and of a cup in a real browser: the script decodes what was played, replays play, names stay text."""
 
 import json
 import re
@@ -16,14 +13,11 @@ from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
 from multigrid_rl.world.state import view_tables
 from report_runs import EVILS, TEAMS, games_of
+from serving import tabbed
 
 
 def step(page) -> int:
     return int(page.get_by_role("slider", name="Step", exact=True).input_value())
-
-
-def last_step(page) -> int:
-    return int(page.get_by_role("slider", name="Step", exact=True).get_attribute("max"))
 
 
 def wait_for_step(page, least: int) -> None:
@@ -34,8 +28,6 @@ def wait_for_step(page, least: int) -> None:
         page.wait_for_timeout(50)
     raise AssertionError(f"still at step {step(page)}")
 
-
-# --- decoding
 
 SPECS = {
     "1v1": GameSpec(max_steps=60),
@@ -81,12 +73,10 @@ def test_script_decodes_packed_games(browser, spec):
         np.testing.assert_allclose([frame["total"] for frame in frames], total, atol=1e-9)
 
 
-# --- the replay
-
-
 def test_buttons_and_keys_step_through_game(visit, run_file):
     page = visit(run_file)
-    board, last = page.get_by_role("group", name="Board"), last_step(page)
+    board = page.get_by_role("group", name="Board")
+    last = int(page.get_by_role("slider", name="Step", exact=True).get_attribute("max"))
     start = board.screenshot()
     forward, back = "One step forward", "One step back"
     for name, there in ((forward, 1), (forward, 2), (back, 1), ("Last step", last)):
@@ -176,9 +166,6 @@ def test_hides_fields_of_view(visit, run_file):
     assert not page.locator(".sight").first.is_visible()
 
 
-# --- curves and tables
-
-
 @pytest.mark.slow
 def test_curve_readout_by_keyboard(visit, run_file):
     page = visit(run_file)
@@ -227,9 +214,6 @@ def test_filters_games_by_entry(visit, long_cup_file):
     assert all("random" in title for title in titles)
 
 
-# --- everybody
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 def test_controls_are_focusable_and_named(visit, request, name):
@@ -240,23 +224,7 @@ def test_controls_are_focusable_and_named(visit, request, name):
               e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"""
     )
     assert unnamed == []
-    page.keyboard.press("Tab")
-    reached = 0
-    for _ in range(60):
-        focus = page.evaluate(
-            """() => { const e = document.activeElement;
-                const labels = e.labels ? [...e.labels].map((label) => label.innerText).join(" ") : "";
-                const ring = getComputedStyle(e);
-                return [e.tagName, (e.getAttribute("aria-label") || labels || e.innerText || "").trim(),
-                        ring.outlineStyle !== "none" && parseFloat(ring.outlineWidth) >= 2]; }"""
-        )
-        if focus[0] == "BODY":
-            break
-        reached += 1
-        assert focus[1], focus
-        assert focus[2], f"no visible focus: {focus}"
-        page.keyboard.press("Tab")
-    assert reached > 15
+    assert tabbed(page, 60) > 15
 
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}

@@ -30,9 +30,6 @@ def win(game: Session) -> None:
         game.step(action)
 
 
-# --- playing
-
-
 def test_win_counts():
     game = session()
     plan = plan_of(game)
@@ -97,9 +94,6 @@ def test_rejects_bad_actions():
         game.step(c.DONE)
 
 
-# --- records
-
-
 def test_record_replays_game(tmp_path):
     game = session(RandomPlayer())
     rng = np.random.default_rng(1)
@@ -131,9 +125,6 @@ def test_saved_games_read_back(tmp_path):
     assert "below" in refusal(save_games, game.records, path / "below")
 
 
-# --- sight
-
-
 def test_sight_equals_agent_view():
     game = session()
     seen = game.seen_cells()
@@ -143,9 +134,6 @@ def test_sight_equals_agent_view():
     assert not seen[where(game.world, "blue_0")]
     win(game)
     assert game.seen_cells().all()
-
-
-# --- who sits where
 
 
 def test_finds_seat():
@@ -185,10 +173,7 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
         ("2v2", None, "nobody", PlayerError, "player.* nobody"),
         ("single-obstacle", "hunter", None, ConfigError, "has no seat"),
         (
-            "2v2",
-            "random",
-            "./nowhere",
-            PlayerError,
+            *("2v2", "random", "./nowhere", PlayerError),
             "player: expected a name, a folder that is there, .*, got ./nowhere: no such folder",
         ),
     ],

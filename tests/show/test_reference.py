@@ -23,9 +23,6 @@ def reference_of(folders, name="1v1"):
     return build_reference([read_run(folder) for folder in folders], name)
 
 
-# --- building
-
-
 def test_bands_span_seeds_with_last_values_held(runs):
     reference = reference_of(runs)
     grid = np.array(reference.env_steps)
@@ -66,9 +63,6 @@ def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
         reference_of([runs[0], other])
     with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
         reference_of(runs[:1])
-
-
-# --- files
 
 
 def test_references_are_read_as_written_and_damaged_ones_refused(runs, tmp_path):

@@ -116,9 +116,6 @@ def test_public_page_neither_shows_seed_nor_accuses(cup):
     assert cup.sha256 in text
 
 
-# --- strangers
-
-
 def test_escapes_names_and_reasons_of_entries(hostile):
     text = cup_page(hostile)
     outside = re.sub(r"<(script|style)[ >].*?</\1>", "", text, flags=re.DOTALL)
@@ -133,9 +130,6 @@ def test_forfeits_show_their_reasons(hostile):
     matrix = text.partition('<table class="matrix">')[2].partition("</table>")[0]
     assert [name in matrix for name in ("hunter", "it says")] == [True, False]
     assert sum(side.forfeited for side in hostile.sides) == 0
-
-
-# --- games
 
 
 def test_games_are_ordered_by_rank(cup):
@@ -184,9 +178,6 @@ def test_cup_without_games(cup):
     text = cup_page(cup.model_copy(update={"games": []}))
     assert "No finished game was kept" in text
     assert 'id="replay"' not in text
-
-
-# --- files
 
 
 def test_writes_report_into_cup_folder(cup, tmp_path):

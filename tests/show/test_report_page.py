@@ -50,9 +50,6 @@ def drawn(chart: Chart) -> str:
     return base64.b64decode(chart.image()).decode()
 
 
-# --- templates
-
-
 def test_cells_of_a_table_carry_the_head_of_their_column():
     """A phone shows rows as blocks: without heads of their own its columns would be cut off or nameless."""
     rows = Markup('<tr><th scope="row">a</th><td class="n">1</td><td></td></tr><tr class="part"><td>b</td></tr>')
@@ -96,9 +93,6 @@ def test_missing_template_variable_raises():
         render("empty.html", kind="kind", title="title")
 
 
-# --- the page
-
-
 @pytest.mark.parametrize("evil", EVILS)
 def test_json_cannot_close_its_script_element(evil):
     text = str(parts().replay({"name": evil, "more": ["<!--", evil]}))
@@ -138,9 +132,6 @@ def test_assets_are_small_and_ascii():
     assert {*SCRIPTS, *TEXT_SCRIPTS, *LIVE_SCRIPTS, *STYLES} == ours
 
 
-# --- words
-
-
 @pytest.mark.parametrize(
     ("share", "digits", "expected"),
     [(0, 0, "0%"), (1, 1, "100.0%"), (0.004, 0, "<1%"), (0.996, 0, ">99%"), (0.25, 0, "25%"), (0.94, 1, "94.0%")],
@@ -164,9 +155,6 @@ def test_number_formats():
     assert words.metric_title("something/else") == "something/else"
     units = [words.unit_of(name) for name in ("win/red_0", "clip_fraction/red_0", "entropy/red_0", "unheard/of")]
     assert units == ["share of the games", "share of the steps", "nats", ""]
-
-
-# --- curves
 
 
 def series(values) -> Series:

@@ -85,10 +85,7 @@ def test_run_without_gates_has_curves(tmp_path):
     ("metrics", "titles"),
     [
         (("cloning_loss", "held_out_loss"), ("Cloning loss", "Held out loss")),
-        (
-            ("discriminator_loss", "discriminator_accuracy"),
-            ("Discriminator loss", "Discriminator accuracy"),
-        ),
+        (("discriminator_loss", "discriminator_accuracy"), ("Discriminator loss", "Discriminator accuracy")),
     ],
 )
 def test_page_shows_curves_of_whatever_the_learner_reports(tmp_path, metrics, titles):
@@ -147,9 +144,6 @@ def test_draws_wins_by_opponent_for_mixtures(tmp_path):
 def test_page_size_of_long_run(tmp_path):
     text = page_of(tmp_path / "run", Story(reports=6000, good_from=3000))
     assert len(text) < 900_000
-
-
-# --- files
 
 
 def test_page_of_a_run_is_an_entry(monkeypatch, tmp_path):

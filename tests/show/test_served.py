@@ -10,9 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app as program
+from commands import call, complaint, works
 from multigrid_rl.players.scripted import IdlePlayer
 from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
@@ -48,9 +47,6 @@ def events(port, count):
     return found
 
 
-# --- a run while it runs
-
-
 def test_page_of_a_run_follows_its_folder(tmp_path):
     folder = write_run(tmp_path / "run")
     rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -82,21 +78,16 @@ def test_page_of_a_run_follows_its_folder(tmp_path):
 
 def test_watch_is_text_without_a_page_and_refuses_what_it_cannot_show(tmp_path):
     folder = write_run(tmp_path / "run")
-    told = CliRunner().invoke(program, ["watch", str(folder)])
-    assert told.exit_code == 0
+    told = works("watch", folder)
     assert len(told.output.splitlines()) == 1 + len(json.loads((folder / "verdict.json").read_text())["gates"])
     (tmp_path / "trials").mkdir()
     (tmp_path / "trials" / "search.yaml").write_text("kind: asha\n")
     for arguments, message in (
-        (
-            [str(tmp_path / "trials"), "--web"],
-            "optuna-dashboard on study.log), got a search's",
-        ),
-        ([str(tmp_path), "--web"], "expected the folder of a run, got no config.yaml in it"),
-        ([str(folder), "--port", "9"], "--port: expected nothing without --web, got 9"),
+        ([tmp_path / "trials", "--web"], "optuna-dashboard on study.log), got a search's"),
+        ([tmp_path, "--web"], "expected the folder of a run, got no config.yaml in it"),
+        ([folder, "--port", 9], "--port: expected nothing without --web, got 9"),
     ):
-        refused = CliRunner().invoke(program, ["watch", *arguments])
-        assert (refused.exit_code, message in refused.output) == (2, True), refused.output
+        assert message in complaint(call("watch", *arguments))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -122,9 +113,6 @@ def test_tracker_starts_a_page_and_ends_it(tmp_path):
         tracker.end(None)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port))
-
-
-# --- persons
 
 
 def frame_of(shown):

@@ -51,9 +51,6 @@ def gif_frames(path: Path) -> tuple[list[np.ndarray], list[int]]:
     return shots, durations
 
 
-# --- GIF and MP4, decoded again
-
-
 def test_gif_has_every_step(games, tmp_path):
     game = games[0]
     written = write_video(game, tmp_path / "game.gif", fps=5)
@@ -117,9 +114,6 @@ def test_long_text_is_cut_off():
     assert shortened("some/where/red-mine") == "red-mine"
 
 
-# --- which game
-
-
 def test_finds_games_in_files_and_folders(file, games, tmp_path):
     assert find_games(file) == find_games(tmp_path) == file
     assert find_games(tmp_path / "nothing") is None
@@ -165,9 +159,6 @@ def test_rejects_damaged_files(content, message, games, tmp_path):
     path.write_text(content)
     with pytest.raises(ConfigError, match=f"{path}: .*{message}"):
         read_games(path)
-
-
-# --- what is refused
 
 
 @pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
@@ -238,9 +229,6 @@ def test_rejects_unwritable_output(games, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--output: expected a file that can be written"):
         write_video(games[0], tmp_path / "file" / "game.gif")
-
-
-# --- the verb
 
 
 def test_verb_shows_game_of_file(file, games, tmp_path):

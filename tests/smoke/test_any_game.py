@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from commands import has_verb, works
-from multigrid_rl.cli.main import app
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
@@ -19,13 +17,8 @@ from tiny_runs import rows_of, without_time
 
 TINY = [
     *("train.num_envs=8", "train.num_steps=64", "train.minibatch_size=128", "train.epochs=1", "train.threads=1"),
-    *(
-        "train.until=2000",
-        "train.checkpoint_every=1000",
-        "model.hidden=[8,8]",
-        "scenario.report_episodes=5",
-        "train.lr_final=null",
-    ),
+    *("train.until=2000", "train.checkpoint_every=1000", "train.lr_final=null"),
+    *("model.hidden=[8,8]", "scenario.report_episodes=5"),
 ]
 TICTACTOE = "env_id=pettingzoo:classic/tictactoe-v3"
 #: Ten of PettingZoo and its kin, with a seat that learns.
@@ -77,14 +70,10 @@ def test_ten_games_from_training_to_a_verdict(tmp_path, env_id, seat):
         return
     # Two checkpoints and the random player meet in a cup; who was trained for one seat forfeits the others.
     for folder in sorted((tmp_path / "run" / "checkpoints").glob("step_*")):
-        works(
-            *("export", tmp_path / "run", "--checkpoint", folder.name, "--seat", seat),
-            *("-o", tmp_path / "entries" / folder.name),
-        )
-    result = works(
-        *("cup", tmp_path / "entries", f"env_id={env_id}", "--with", "random", "--games", 4),
-        *("--seed", 1, "-o", tmp_path / "cup"),
-    )
+        one = ("--checkpoint", folder.name, "--seat", seat)
+        works("export", tmp_path / "run", *one, "-o", tmp_path / "entries" / folder.name)
+    few = ("--with", "random", "--games", 4, "--seed", 1)
+    result = works("cup", tmp_path / "entries", f"env_id={env_id}", *few, "-o", tmp_path / "cup")
     last = json.loads(result.stdout.splitlines()[-1])
     assert len(last["ranking"]) == last["entries"] == 3
 
@@ -113,8 +102,7 @@ def test_opponents_take_turns_and_a_run_goes_on_as_if_unbroken(tmp_path, trained
     seats = ["checkpoints=" + str(trained / "players"), "scenario.seats.player_2={random: 1, mine: 3}"]
     whole = train(tmp_path / "whole", TICTACTOE, *seats, "train.until=4000")
     train(tmp_path / "part", TICTACTOE, *seats, "train.until=2000")
-    result = CliRunner().invoke(app, ["train", "--resume", str(tmp_path / "part"), "--until", "4000"])
-    assert result.exit_code == 0, result.output
+    works("train", "--resume", tmp_path / "part", "--until", 4000)
     assert without_time(rows_of(tmp_path / "part")) == without_time(whole)
     last = whole[-1]
     assert {name for name in last if name.startswith("win_against/")} == {
@@ -159,18 +147,11 @@ def test_own_class_is_shown_what_is_legal_and_its_mistakes_are_named(tmp_path, t
 
 def test_player_of_another_game_or_seat_is_refused_in_one_line(tmp_path, trained):
     mine = str(trained / "players" / "mine")
-    for override, message in (
-        (
-            "env_id=pettingzoo:classic/connect_four-v3",
-            "does not fit seat player_0: env: expected pettingzoo:classic/conn",
-        ),
-        ("env_id=openspiel:kuhn_poker", "does not fit seat player_0: env: expected openspiel:kuhn_poker"),
-    ):
-        with pytest.raises(PlayerError, match=message):
-            judged(mine, override, opponent="random")
-    with pytest.raises(
-        PlayerError, match=r"expected random, a folder or module:Class in .*tictactoe-v3, got key-runner"
-    ):
+    for game in ("pettingzoo:classic/connect_four-v3", "openspiel:kuhn_poker"):
+        with pytest.raises(PlayerError, match=f"does not fit seat player_0: env: expected {game}"):
+            judged(mine, f"env_id={game}", opponent="random")
+    known = r"expected random, a folder or module:Class in .*tictactoe-v3, got key-runner"
+    with pytest.raises(PlayerError, match=known):
         judged(mine, opponent="key-runner")
     train(tmp_path / "apart", TICTACTOE)
     one = freeze(run_player(tmp_path / "apart", "player_1"), "one", Catalogue(tmp_path / "p"), 100)

@@ -8,8 +8,6 @@ from bundles import edit, make_player
 from commands import call, complaint, works
 from multigrid_rl.players.cards import CARD_FILE, read_card
 
-# --- players
-
 
 def test_players_lists_seats_strength_and_hash(root):
     result = works("players", "--checkpoints", root)
@@ -30,9 +28,6 @@ def test_players_names_damaged_card(changes, root):
     result = call("players", "--checkpoints", root)
     assert str(root / "rookie" / CARD_FILE) in complaint(result)
     assert "hunter" in result.stdout  # all others are listed
-
-
-# --- rate
 
 
 def test_rate_plays_both_sides_and_writes_cards(root):

@@ -14,14 +14,11 @@ from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.schema import to_yaml
-from multigrid_rl.cores import available_cpus
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program
 from multigrid_rl.training import advice
 from multigrid_rl.training import screen as live
-
-TOO_MANY = available_cpus() + 1
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +51,6 @@ def train(root: Path, *args: object):
     return call("train", f"checkpoints={root}", "scenario.seats.blue_0=rookie", *args)
 
 
-# --- train: refused before anything starts
-
 #: What is given, and what the one line must hold: the key and the value.
 MISTAKES = [
     (["scenario.seats.blue_0=rooky"], r"blue_0=rooky: player: .*\(did you mean rookie\?\)"),
@@ -84,10 +79,7 @@ def change_a_byte(folder: Path) -> None:
     [
         (change_a_byte, f"{MODEL_FILE}.*sha256"),
         (lambda folder: (folder / MODEL_FILE).unlink(), MODEL_FILE),
-        (
-            lambda folder: edit(folder, architecture={"name": "tree"}),
-            rf"{CARD_FILE}.*architecture\.name: expected",
-        ),
+        (lambda folder: edit(folder, architecture={"name": "tree"}), rf"{CARD_FILE}.*architecture\.name: expected"),
     ],
     ids=["changed byte", "missing", "unknown architecture"],
 )
@@ -285,15 +277,11 @@ def test_closing_names_next_steps(ended, more):
         ("train --until soon", "--until: expected a number"),
         ("trian", "No such command 'trian'. Did you mean 'train'?"),
         ("evaluate", "who: expected a value, got none"),
+        ("explain scenario=1v1 model.scale_values=true", "multigrid-rl: model.scale_values: expected false"),
     ],
 )  # fmt: skip
 def test_wrong_words_are_one_line(words, said):
     assert said in complaint(call(*words.split()))
-
-
-def test_own_network_keys_are_those_that_are_typed():
-    said = complaint(call("explain", "scenario=1v1", "model.scale_values=true"))
-    assert said.startswith("multigrid-rl: model.scale_values: expected false")
 
 
 def test_warns_of_step_size_that_cannot_learn():
@@ -348,9 +336,6 @@ def test_preflight_shows_run_folder_as_typed(name, root, tmp_path):
     assert f"{tmp_path}/{name}" in complaint(result)
 
 
-# --- freeze
-
-
 @pytest.fixture
 def run(tmp_path, root) -> Path:
     """A run folder with one checkpoint of one seat."""
@@ -363,9 +348,8 @@ def run(tmp_path, root) -> Path:
 
 
 def test_freeze_makes_player_that_train_accepts(run, root):
-    result = works(
-        "players", "freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root
-    )
+    named = ("--name", "fresh", "--episodes", 100, "--checkpoints", root)
+    result = works("players", "freeze", run, "--seat", "blue_0", *named)
     assert read_card(root / "fresh").sha256 in result.stdout
     assert "100 games against random" in result.stdout
     assert "opponent: fresh on blue_0" in train(root, "scenario.seats.blue_0=fresh").stdout
@@ -373,8 +357,8 @@ def test_freeze_makes_player_that_train_accepts(run, root):
 
 def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
     with unchanged(tmp_path):
-        result = call("players", "freeze", run, "--seat", "red_0", "--name", "fresh", "--checkpoints", root)
-        assert re.search("seat.*red_0", complaint(result))
+        named = ("--name", "fresh", "--checkpoints", root)
+        assert re.search("seat.*red_0", complaint(call("players", "freeze", run, "--seat", "red_0", *named)))
 
 
 @pytest.mark.parametrize(("word", "now"), _FORMER_VERBS.items())

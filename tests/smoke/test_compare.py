@@ -53,9 +53,6 @@ def sides(tmp_path, monkeypatch) -> tuple[str, str]:
     return "a", "b"
 
 
-# --- the verb
-
-
 def test_compares_two_folders(sides):
     done = works("compare", *sides)
     text = done.output
@@ -76,8 +73,7 @@ def test_compares_two_folders(sides):
 
 
 def test_same_seed_same_output(sides):
-    one, two = (call("compare", *sides, "-o", f"{name}.png", "--seed", 3) for name in ("one", "two"))
-    assert one.exit_code == 0
+    one, two = (works("compare", *sides, "-o", f"{name}.png", "--seed", 3) for name in ("one", "two"))
     assert one.output.replace("one.png", "two.png") == two.output
 
 
@@ -102,9 +98,6 @@ def test_several_scenarios_are_strata(sides):
     assert "note: several scenarios" in done.output
     # Certain in one scenario and even in the other.
     assert f"{HELD}: A is sooner in 75% of the pairs" in done.output
-
-
-# --- what is refused
 
 
 @pytest.mark.parametrize(
@@ -133,11 +126,8 @@ def test_force_overwrites(sides):
     Path("mine.png").write_text("mine")
     assert "mine.png" in complaint(call("compare", *sides, "-o", "mine.png"))
     assert Path("mine.png").read_text() == "mine"
-    assert call("compare", *sides, "-o", "mine.png", "--force").exit_code == 0
+    works("compare", *sides, "-o", "mine.png", "--force")
     assert Path("mine.png").read_bytes()[1:4] == b"PNG"
-
-
-# --- what must be said
 
 
 def test_reports_runs_differing_in_more_than_seed(tmp_path):
@@ -179,9 +169,6 @@ def test_wording_matches_uncertainty_of_seeds():
         "a significant difference (permutation test, p < 0.001)."
     )
     assert "A is higher in 90%" in sentence(comparison((0.9, 0.7, 1), 0.01, smaller=False), 5, 5)
-
-
-# --- numbers
 
 
 def test_final_value_uses_gate_window():

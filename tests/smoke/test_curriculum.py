@@ -31,11 +31,8 @@ def test_stages_change_at_their_steps(tmp_path):
 
 
 def test_stage_ends_with_its_gates_and_gates_reset(tmp_path):
-    stage = "{steps:100000,held:true}"
-    easy = f"curriculum=[{stage}]"
-    verdict, rows = tiny_run(
-        tmp_path / "run", easy, EASY, "scenario.game.max_steps=10", "train.num_envs=128", "train.until=16384"
-    )
+    easy = ["curriculum=[{steps:100000,held:true}]", EASY, "scenario.game.max_steps=10"]
+    verdict, rows = tiny_run(tmp_path / "run", *easy, "train.num_envs=128", "train.until=16384")
     assert verdict["ended"] == "held"
     change = [row["stage"] for row in rows].index(1)
     assert rows[change - 1]["gates/held"] == 1.0

@@ -30,10 +30,8 @@ def test_diverged_weights_end_run_without_checkpoint(tmp_path, capsys):
 def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
     with pytest.raises(DivergedError) as caught, resume_hint(write_checkpoint(tmp_path, 2048)):
         raise DivergedError("step 4,096: weight net.table of red_0 is not finite")
-    assert caught.value.hint == (
-        "what was reported stays, and a checkpoint at step 2,048; it would diverge again: lower the step size, "
-        "train.lr, in a new run"
-    )
+    said = "what was reported stays, and a checkpoint at step 2,048; it would diverge again: lower the step size, "
+    assert caught.value.hint == f"{said}train.lr, in a new run"
 
 
 def test_lost_env_runner_hint_is_to_resume(tmp_path):
@@ -60,10 +58,8 @@ def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys
     # Weights are finite all the time, and so is every checkpoint.
     assert str(caught.value).endswith("the last checkpoint with finite weights is step_000007168")
     assert "go on: multigrid-rl train --resume" in caught.value.hint
-    message = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
-    assert message == [
-        "multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"
-    ]
+    said = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
+    assert said == ["multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"]
     rows = rows_of(run)
     assert [row["learner/red_0/dropped_updates"] for row in rows] == [0.0] * 6 + [4.0] * PATIENCE
     assert [row["learner/red_0/grad_norm"] is None for row in rows] == [False] * 6 + [True] * PATIENCE

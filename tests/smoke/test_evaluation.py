@@ -25,9 +25,8 @@ def table_of(run, seed, mode):
 
 
 def test_team_policy_games_follow_seed_and_mode(team_run):
-    drawn, again, other, likely = (
-        table_of(team_run, seed, mode) for seed, mode in ((9, MODES[0]), (9, MODES[0]), (10, MODES[0]), (9, MODES[1]))
-    )
+    ways = ((9, MODES[0]), (9, MODES[0]), (10, MODES[0]), (9, MODES[1]))
+    drawn, again, other, likely = (table_of(team_run, seed, mode) for seed, mode in ways)
     assert drawn.returns.shape == (40, 4)
     np.testing.assert_array_equal(drawn.returns, again.returns)
     assert not np.array_equal(drawn.length, other.length)

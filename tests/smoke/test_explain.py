@@ -35,9 +35,6 @@ def sizes(*overrides: str):
     return Sizes.of(config, (agent.module for agent in env_factory(config).specs.agents))
 
 
-# --- what it says is what a run does
-
-
 @pytest.mark.parametrize(
     "more",
     [[], ["model=gru", "model.hidden=[16]", "train.minibatch_size=128"], ["train.num_steps=24", "train.epochs=3"]],
@@ -55,16 +52,14 @@ def test_sizes_match_real_run(tmp_path, more):
     assert explained["checkpoints"] == f"{len(list((tmp_path / 'run' / 'checkpoints').glob('step_*')))}"
     weights = safetensors.numpy.load_file(tmp_path / "run" / verdict["checkpoint"] / "players" / "red_0" / MODEL_FILE)
     assert explained["network red_0"] == f"{sum(array.size for array in weights.values()):,} weights"
-    assert compose(overrides).train.schedules["entropy_coef"].at(rows[0]["env_steps"]) == pytest.approx(
-        rows[0]["learner/red_0/entropy_coef"]
-    )
+    coefficient = compose(overrides).train.schedules["entropy_coef"].at(rows[0]["env_steps"])
+    assert coefficient == pytest.approx(rows[0]["learner/red_0/entropy_coef"])
 
 
 @pytest.mark.parametrize(("rows", "minibatch", "epochs"), [(512, 256, 2), (512, 300, 4), (512, 512, 3), (768, 500, 1)])
 def test_gradient_steps_match_rllib(rows, minibatch, epochs):
-    size = sizes(
-        f"train.num_envs={rows}", "train.num_steps=1", f"train.minibatch_size={minibatch}", f"train.epochs={epochs}"
-    )
+    own = {"num_envs": rows, "num_steps": 1, "minibatch_size": minibatch, "epochs": epochs}
+    size = sizes(*(f"train.{name}={value}" for name, value in own.items()))
     batch = MultiAgentBatch({"red_0": SampleBatch({"obs": list(range(rows))})}, rows)
     cut = list(MiniBatchCyclicIterator(batch, num_epochs=epochs, minibatch_size=minibatch))
     assert size.gradient_steps_per_update == len(cut)
@@ -80,9 +75,6 @@ def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
     assert config.games_per_sampler == built.settings.run.games_per_sampler
     assert config.rows_per_minibatch == built.minibatch_size
     assert size.batch_size == built.train_batch_size
-
-
-# --- what it says
 
 
 def test_explains_every_scenario():
@@ -101,12 +93,8 @@ def test_tells_what_the_game_pays_and_allows():
         "below 1.50", "below 3.01", "below 4.01", None,
     ]  # fmt: skip
     said = call("explain", "scenario=coop").output
-    for part in (
-        "key 0.5; ball 0.5 x 0.9, squared each time;",
-        "success 1 - 0.9 x step / 1280",
-        "docs/game.md, section 9",
-    ):
-        assert part in said
+    parts = ("key 0.5; ball 0.5 x 0.9, squared each time;", "success 1 - 0.9 x step / 1280", "docs/game.md, section 9")
+    assert [part for part in parts if part not in said] == []
     assert "eliminating" not in said
 
 

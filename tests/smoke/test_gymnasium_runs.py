@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from multigrid_rl import tables
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
-from tiny_runs import rows_of, tiny_run, without_time
+from run_folders import killed
+from tiny_runs import rows_of, tiny_run, unknown_metrics, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -70,17 +69,16 @@ def test_environment_id_trains_and_writes_run_folder(pole):
     assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("gymnasium", "gymnasium", "until")
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
     assert set(verdict["weights"]) == {"agent_0"}
-    names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
+    assert unknown_metrics(rows) == []
     reported = [row for row in rows if "return_mean/agent_0" in row]
     assert reported
-    assert [name for name in names if name.startswith(("win/", "draw/", "defeat/"))] == []  # nobody can win
+    assert not any(name.startswith(("win/", "draw/", "defeat/")) for row in rows for name in row)  # nobody can win
     assert all(row["return_mean/agent_0"] == pytest.approx(row["episode_len_mean"]) for row in reported)  # 1 a step
     assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
 
 
 def test_single_episode_has_no_interval_and_a_summary_that_is_strict_json(pole, tmp_path):
-    assert call("evaluate", pole[0], "--episodes", 1, "-o", tmp_path / "one").exit_code == 0
+    works("evaluate", pole[0], "--episodes", 1, "-o", tmp_path / "one")
     summary = json.loads((tmp_path / "one" / "summary.json").read_text(), parse_constant=str)
     assert [row["return_interval"] for row in summary["modes"].values()] == [[None, None]] * 2
 
@@ -121,9 +119,8 @@ def test_run_and_frozen_player_evaluate_alike_by_seed(pole, frozen, tmp_path):
 
 
 def test_evaluates_chosen_checkpoint_and_env_arguments(pole, tmp_path):
-    short = judged(
-        tmp_path / "short", pole[0], "env_id=CartPole-v1", "env_args={max_episode_steps: 9}", "--episodes", 9
-    )
+    cut = ("env_id=CartPole-v1", "env_args={max_episode_steps: 9}")
+    short = judged(tmp_path / "short", pole[0], *cut, "--episodes", 9)
     assert short["modes"]["stochastic"]["length_mean"] <= 9
     early = judged(tmp_path / "early", pole[0], "--checkpoint", "step_000002048", "--episodes", 20)
     late = judged(tmp_path / "late", pole[0], "--episodes", 20)
@@ -144,9 +141,7 @@ def test_training_may_begin_with_weights_from_another_environment(pole):
 
 def test_resumed_run_equals_unbroken_run(pole, tmp_path):
     whole, verdict, rows = pole
-    broken = shutil.copytree(whole, tmp_path / "broken")
-    (broken / "verdict.json").unlink()
-    shutil.rmtree(broken / "checkpoints" / "step_000004096")
+    broken = killed(whole, tmp_path / "broken", "step_000004096")
     assert resume_training(broken, [])["weights"] == verdict["weights"]
     assert without_time(rows_of(broken)) == without_time(rows)
 
@@ -160,9 +155,8 @@ def test_catalogue_lists_frozen_player_with_environment(pole, frozen):
     assert (card.env.package, card.env.env_id, card.env.env_args) == ("gymnasium", "CartPole-v1", {})
     assert (card.observation.size, card.actions) == (4, 2)
     assert "pole" in Catalogue(frozen).entries
-    assert "already" in complaint(
-        call("players", "freeze", path, "--seat", "agent_0", "--name", "pole", "--checkpoints", frozen)
-    )
+    again = ("players", "freeze", path, "--seat", "agent_0", "--name", "pole", "--checkpoints", frozen)
+    assert "already" in complaint(call(*again))
 
 
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
@@ -191,9 +185,6 @@ def test_nan_observation_ends_run(tmp_path):
     found = "got a reward of nan in environment 0"
     message = f"env_id=hostile_agents:Broken-v0: expected finite observations and rewards, {found}"
     assert message in result.stderr
-
-
-# --- what has no meaning there, and mistakes
 
 
 #: Arguments, and what the one line says of them.
@@ -254,10 +245,8 @@ def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch, 
         refused = complaint(call("--safe", "evaluate", tmp_path / "pole", "-o", tmp_path / "refused"))
         assert "my_networks:Wide" in refused
     assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
-    assert set(json.loads((tmp_path / "pole/provenance.json").read_text())["modules"]) == {
-        "my_networks",
-        "my_objectives",
-    }
+    modules = json.loads((tmp_path / "pole/provenance.json").read_text())["modules"]
+    assert set(modules) == {"my_networks", "my_objectives"}
     with (tmp_path / "my_objectives.py").open("a") as file:
         file.write("# another one\n")
     said = [call("train", "--resume", tmp_path / "pole", "--until", steps).stderr for steps in (1024, 1536)]

@@ -44,9 +44,8 @@ none_of("ray", "matplotlib.pyplot")
 def test_imports_are_lazy_and_avoid_ray_and_pyplot(tmp_path):
     for name in ("one", "two"):
         write_run(tmp_path / name)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert all(message in done.stdout for message in ("Train the learning seats", "red/blue-door games", "--version"))
     assert len(done.stderr.splitlines()) == 4

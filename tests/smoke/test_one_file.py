@@ -115,9 +115,7 @@ def test_as_a_command_it_fills_tensorboard_and_refuses_a_folder_that_exists(one,
     monkeypatch.setattr(sys, "argv", ["one", "--env-id", "1v1", "--total-timesteps", "16384", "--export", "mine"])
     one.main()
     assert capsys.readouterr().out.splitlines()[-1] == "not held at 16,384 steps"
-    board = EventAccumulator(str(tmp_path / "runs" / "ppo_one_file__1v1__0")).Reload()
-    assert {"charts/episodic_return", "charts/SPS", "losses/value_loss", "losses/approx_kl"} <= {
-        *board.Tags()["scalars"]
-    }
+    tags = EventAccumulator(str(tmp_path / "runs" / "ppo_one_file__1v1__0")).Reload().Tags()["scalars"]
+    assert {"charts/episodic_return", "charts/SPS", "losses/value_loss", "losses/approx_kl"} <= {*tags}
     with pytest.raises(SystemExit, match="--export: expected a new folder, got mine"):
         one.main()

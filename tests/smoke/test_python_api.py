@@ -19,8 +19,6 @@ from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
-ROOT = Path(__file__).parents[2]
-
 
 class Forward:
     """Walks on; counts its steps."""
@@ -180,11 +178,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda: multigrid_rl.train("1v1", lrr=3),
-            ConfigError,
-            r"^train: expected keys of configs/, got lrr \(did you",
-        ),
+        (lambda: multigrid_rl.train("1v1", lrr=3), ConfigError, r"^train: expected keys of configs/, got lrr \(did"),
         (lambda: multigrid_rl.train(learning_rate=1), ConfigError, r"got learning_rate \(did you mean lr\?\)$"),
         (lambda: multigrid_rl.train("1v2"), ConfigError, "^scenario: expected .*1v1 .*, got 1v2"),
         (lambda: multigrid_rl.train(players={"blue_0": lambda spec: None}), ConfigError, "not one inside of another"),

@@ -163,10 +163,8 @@ def test_action_masks():
 @pytest.mark.slow
 def test_custom_logger(tmp_path):
     where = {"path": os.fspath(tmp_path / "held.log"), "folder": os.fspath(tmp_path)}
-    lines = example("custom_logger").main(*TINY, until=1024, **where)
-    assert sorted(line.partition(" ")[2] for line in lines) == [
-        f"{{'model.hidden': {hidden}}}: not held" for hidden in ([32], [64, 64])
-    ]
+    lines = sorted(line.partition(" ")[2] for line in example("custom_logger").main(*TINY, until=1024, **where))
+    assert lines == [f"{{'model.hidden': {hidden}}}: not held" for hidden in ([32], [64, 64])]
 
 
 @pytest.mark.slow

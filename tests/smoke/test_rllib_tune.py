@@ -17,19 +17,10 @@ pytestmark = pytest.mark.slow
 def test_tune_draws_stops_records_and_restores(session, tmp_path):
     made = config("1v1", *TINY, "seed=5", "train.until=1024").callbacks(GateCallback(every_s=None))
     made.training(lr=tune.grid_search([1e-3, 2e-3]))
-    tuner = tune.Tuner(
-        made.algo_class,
-        param_space=made,
-        tune_config=tune.TuneConfig(metric="env_runners/episode_return_mean", mode="max", max_concurrent_trials=2),
-        run_config=tune.RunConfig(
-            name="mine",
-            storage_path=str(tmp_path),
-            stop=GateStopper(),
-            verbose=0,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-        ),
-    )
-    trials = list(tuner.fit())
+    how = tune.TuneConfig(metric="env_runners/episode_return_mean", mode="max", max_concurrent_trials=2)
+    kept = tune.CheckpointConfig(checkpoint_at_end=True)
+    run = tune.RunConfig(name="mine", storage_path=str(tmp_path), stop=GateStopper(), verbose=0, checkpoint_config=kept)
+    trials = list(tune.Tuner(made.algo_class, param_space=made, tune_config=how, run_config=run).fit())
     assert [trial.error for trial in trials] == [None, None]
     assert sorted(trial.config["lr"] for trial in trials) == [1e-3, 2e-3]
     for trial in trials:
@@ -50,14 +41,8 @@ def test_tune_draws_stops_records_and_restores(session, tmp_path):
 def test_samples_of_one_configuration_differ_unless_they_are_seeded(seed, runs, session, tmp_path):
     made = config("1v1", *TINY, "train.until=512", **({} if seed is None else {"seed": seed}))
     how = tune.TuneConfig(num_samples=2, max_concurrent_trials=2)
-    trials = list(
-        tune.Tuner(
-            made.algo_class,
-            param_space=made,
-            tune_config=how,
-            run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-        ).fit()
-    )
+    run = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    trials = list(tune.Tuner(made.algo_class, param_space=made, tune_config=how, run_config=run).fit())
     assert len({trial.metrics["learners"]["red_0"]["policy_loss"] for trial in trials}) == runs
     seeds = {trial.config["seed"] for trial in trials}
     assert seeds == ({0, 1} if seed is None else {seed})  # who reads a result can repeat its run
@@ -116,11 +101,8 @@ def test_weights_put_in_by_rllibs_means_reach_remote_env_runners(session, cores)
 
 def test_keys_of_ours_are_drawn_and_a_trial_that_cannot_start_is_refused(session, tmp_path):
     small = [word for word in TINY if not word.startswith("model.")]
-    drawn = {
-        "hidden": tune.grid_search([[8], [16, 16]]),
-        "opponent": tune.choice(["hunter"]),
-        "lr": tune.uniform(1e-4, 1e-3),
-    }
+    drawn = {"hidden": tune.grid_search([[8], [16, 16]]), "opponent": tune.choice(["hunter"])}
+    drawn["lr"] = tune.uniform(1e-4, 1e-3)
     made = config("1v1", *small, "train.until=1024", **drawn).training(gamma=0.9)
     with pytest.raises(ConfigError, match=r"model\.hidden: expected a value; tune\.Tuner"):
         made.build_algo()

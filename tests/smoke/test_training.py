@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from contextlib import contextmanager
 
 import pytest
 import ray
@@ -18,7 +19,7 @@ from multigrid_rl.rllib.algorithm import MultigridAlgorithm
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.private import without_object_store
 from multigrid_rl.types import RunError
-from tiny_runs import TINY, running, tiny_run, without_time
+from tiny_runs import TINY, running, tiny_run, unknown_metrics, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -36,7 +37,7 @@ def test_run_folder_is_self_describing(local):
     assert (config["seed"], config["train"]["until"]) == (5, 4096)
     provenance = json.loads((path / "provenance.json").read_text())
     assert provenance["versions"]["ray"] == ray.__version__
-    assert provenance["opponents"][0]["sha256"] == read_card_of("blue-rookie").sha256
+    assert provenance["opponents"][0]["sha256"] == read_card(Catalogue().folder("blue-rookie")).sha256
     assert [row["env_steps"] for row in rows] == list(range(512, 4097, 512))
     (events,) = (path / "tensorboard").glob("events*")
     board = EventAccumulator(str(events)).Reload()
@@ -62,31 +63,22 @@ def test_every_row_accounts_for_its_time(local):
     assert sorted(missed)[len(missed) // 2] < 0.02
 
 
-def read_card_of(name):
-    return read_card(Catalogue().folder(name))
-
-
 def test_verdict_holds_documented_keys(local):
     _, verdict, _ = local
     assert verdict["held"] is False
-    assert {"env_steps_to_held", "policy_updates_to_held", "seconds_to_held", "env_steps_per_s", "gates"} <= set(
-        verdict
-    )
+    steps = {"env_steps_to_held", "policy_updates_to_held", "seconds_to_held", "env_steps_per_s"}
+    assert steps <= set(verdict)
     assert verdict["seed"] == 5
     assert verdict["ended"] == "until"
     assert (verdict["opponents"][0]["name"], verdict["opponents"][0]["seat"]) == ("blue-rookie", "blue_0")
-    assert [gate["metric"] for gate in verdict["gates"]] == [
-        "episode_len_mean",
-        "return_mean/red_0",
-        "explained_variance/red_0",
-        "entropy/red_0",
-    ]
+    wanted = ["episode_len_mean", *(f"{name}/red_0" for name in ("return_mean", "explained_variance", "entropy"))]
+    assert [gate["metric"] for gate in verdict["gates"]] == wanted
 
 
 def test_rows_use_exactly_documented_metrics(local):
     _, _, rows = local
+    assert unknown_metrics(rows) == []
     names = {name for row in rows for name in row}
-    assert [name for name in names if not any(matches(name, pattern) for pattern in glossary())] == []
     unused = [pattern for pattern in glossary() if not any(matches(name, pattern) for name in names)]
     step_by_step = {f"timing/{part}_s" for part in ("engine", "players", "tokens", "draw")}
     assert step_by_step <= set(unused)  # this run plays batches in one call
@@ -107,6 +99,17 @@ def test_reports_wins_by_opponent_where_several_take_turns(tmp_path):
         assert all(matches(f"win_against/red_0/{name}", "win_against/<seat>/<player>") for name in ("random", "idle"))
 
 
+@contextmanager
+def restored(folder):
+    """The algorithm of a checkpoint, for a block."""
+    with without_object_store():
+        algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()
+
+
 def test_checkpoint_loads_into_rllib_and_as_player(local):
     path, verdict, _ = local
     folder = path / verdict["checkpoint"]
@@ -114,13 +117,9 @@ def test_checkpoint_loads_into_rllib_and_as_player(local):
     assert sorted(p.name for p in (path / "checkpoints").glob("step_*")) == ["step_000002048", "step_000004096"]
     player = folder / "players" / "red_0"
     network = read_network(player, read_card(player))
-    with without_object_store():
-        algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
-    try:
-        restored = algorithm.env_runner.module["red_0"].net.state_dict()
-        assert all(torch.equal(value, restored[name]) for name, value in network.state_dict().items())
-    finally:
-        algorithm.stop()
+    with restored(folder) as algorithm:
+        weights = algorithm.env_runner.module["red_0"].net.state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
 def iterated(algorithm):
@@ -207,8 +206,7 @@ def test_every_scheme_trains_and_reports_its_networks(kind):
         assert all(isinstance(value, float) and abs(value) < 1e3 for value in values)
         assert rows[-1][f"learner/{module}/grad_norm"] > 0
         assert rows[0][f"learner/{module}/vf_loss"] != rows[-1][f"learner/{module}/vf_loss"]
-    unknown = [name for row in rows for name in row if not any(matches(name, pattern) for pattern in glossary())]
-    assert unknown == []
+    assert unknown_metrics(rows) == []
 
 
 def test_every_scheme_plays_same_run_with_same_seed(kind, tmp_path):
@@ -221,13 +219,9 @@ def test_every_scheme_plays_same_run_with_same_seed(kind, tmp_path):
 def test_every_scheme_exports_players_acting_as_trained(kind):
     name, path, verdict, _ = kind
     folder = path / verdict["checkpoint"]
-    with without_object_store():
-        algorithm = MultigridAlgorithm.from_checkpoint(str((folder / "rllib").resolve()))
-    try:
+    with restored(folder) as algorithm:
         modules = {module: algorithm.env_runner.module[module].net for module in KINDS[name][1]}
         specs = algorithm.config.settings.stages[0].factory.specs
-    finally:
-        algorithm.stop()
     assert {player.name for player in (folder / "players").iterdir()} == set(modules)
     for module, seats in KINDS[name][1].items():
         card = read_card(folder / "players" / module)
@@ -254,9 +248,6 @@ def test_remote_runner_equals_driver_with_joint_action(session, tmp_path, cores)
     _, rows = tiny_run(tmp_path / "remote", *once, "cluster.num_env_runners=2")
     for name in ("entropy/red", "explained_variance/red", "episodes"):
         assert rows[0][name] == pytest.approx(here[0][name], rel=1e-5)
-
-
-# --- recipes
 
 
 #: What a learner tells of demonstrations alone.

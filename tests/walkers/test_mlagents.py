@@ -18,27 +18,18 @@ def ppo(*numbers, normalize=False, lambd=0.95):
     return {
         "trainer_type": "ppo",
         "hyperparameters": {
-            "batch_size": batch,
-            "buffer_size": buffer,
-            "learning_rate": 0.0003,
-            "beta": beta,
-            "epsilon": 0.2,
-            "lambd": lambd,
-            "num_epoch": 3,
-            "learning_rate_schedule": "linear",
+            "batch_size": batch, "buffer_size": buffer, "learning_rate": 0.0003, "learning_rate_schedule": "linear",
+            "beta": beta, "epsilon": 0.2, "lambd": lambd, "num_epoch": 3,
         },
         "network_settings": {
-            "normalize": normalize,
-            "hidden_units": units,
-            "num_layers": layers,
-            "vis_encode_type": "simple",
+            "normalize": normalize, "hidden_units": units, "num_layers": layers, "vis_encode_type": "simple",
         },
         "reward_signals": {"extrinsic": {"gamma": gamma, "strength": 1.0}},
         "keep_checkpoints": 5,
         "max_steps": steps,
         "time_horizon": horizon,
         "summary_freq": 30000,
-    }
+    }  # fmt: skip
 
 
 EXAMPLES = {
@@ -52,13 +43,9 @@ HANDED_OUT = Path(__file__).parents[2] / "docs" / "assignments" / "templates" / 
 HALLWAY = ppo(128, 1024, 0.03, 128, 2, 0.99, 10_000_000, 64)
 HALLWAY["network_settings"]["memory"] = {"sequence_length": 64, "memory_size": 128}
 SELF_PLAY = {
-    "save_steps": 50_000,
-    "team_change": 100_000,
-    "swap_steps": 2000,
-    "window": 10,
-    "play_against_latest_model_ratio": 0.5,
-    "initial_elo": 1200.0,
-}
+    "save_steps": 50_000, "team_change": 100_000, "swap_steps": 2000, "window": 10,
+    "play_against_latest_model_ratio": 0.5, "initial_elo": 1200.0,
+}  # fmt: skip
 
 
 def written(tmp_path, settings, name="Walker", **parts):
@@ -222,12 +209,9 @@ def test_rejects_broken_file_in_one_line(tmp_path, text, message):
 
 def test_selects_behaviour_and_reads_sibling_settings(tmp_path):
     path = tmp_path / "settings.yaml"
-    path.write_text(
-        "behaviors: {A: {}, B: {max_steps: 7}}\nenv_settings: {num_envs: 3}\nengine_settings: {width: 84}\n"
-    )
+    others = "env_settings: {num_envs: 3}\nengine_settings: {width: 84}\n"
+    path.write_text("behaviors: {A: {}, B: {max_steps: 7}}\n" + others)
     name, lines, recipe = translate(path, "B")
     assert (name, recipe["train"]["until"]) == ("B", 7)
-    assert [(line.key, line.status) for line in lines[1:]] == [
-        ("env_settings", "left out"),
-        ("engine_settings", "left out"),
-    ]
+    assert [line.key for line in lines[1:] if line.status == "left out"] == ["env_settings", "engine_settings"]
+    assert len(lines) == 3

@@ -202,7 +202,6 @@ def test_walker_observation_is_relative_to_target():
 
 
 def test_walker_rejects_invalid_speed():
-    with pytest.raises(
-        ValueError, match=r"^env_args: expected arguments of Walker-v0, .*speed: expected a number above 0"
-    ):
+    message = r"^env_args: expected arguments of Walker-v0, .*speed: expected a number above 0"
+    with pytest.raises(ValueError, match=message):
         make_env("Walker-v0", {"speed": 0})
