@@ -123,20 +123,21 @@ def freeze(
     one_thread()
     players = catalogue.Catalogue(checkpoints)
     source, kind = run_player(run, seat, checkpoint), run_config(run).scenario.kind
-    kept = [path.name for path in checkpoints_in(run / "checkpoints")]
-    last = kept.index(source.parent.parent.name) + 1
-    if average > last:
-        raise refused("--average", f"at most {last}, the checkpoints that {run} has kept until then", average)
     with TemporaryDirectory() as folder:
         if average > 1:
-            sources = [run_player(run, seat, checkpoint) for checkpoint in kept[last - average : last]]
+            kept, last = [path.name for path in checkpoints_in(run / "checkpoints")], source.parent.parent.name
+            kept = kept[: kept.index(last) + 1] if last in kept else [last]
+            if average > len(kept):
+                raise refused("--average", f"at most {len(kept)}, the checkpoints that {run} has kept", average)
+            sources = [run_player(run, seat, one) for one in kept[-average:]]
             source = freeze.averaged(sources, Path(folder) / "player")
         card = freeze.freeze(source, name, players, episodes, kind.spec if kind.rivals else None)
     typer.echo(f"froze {players.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if not card.strength:
-        target = targets.find_target(str(run), checkpoint=checkpoint)
-        if average > 1:  # what the run plays with is another network
+        if average > 1:  # the run plays with another network
             target = targets.find_target(f"{players.root / name}/", opponent="random" if kind.rivals else None)
+        else:
+            target = targets.find_target(str(run), checkpoint=checkpoint)
         returns = evaluation.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         cards.write_card(players.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():

@@ -1,7 +1,7 @@
 """PettingZoo's connect four, all boards in one call.
 
-The package looks for a row of four cell by cell in Python, which takes half of a training's time. Observations, legal
-choices, rewards and endings are the same here.
+The package looks for a row of four cell by cell in Python, a quarter of a training's time with
+convolutions and half of it with dense layers. Observations, legal choices, rewards and endings are the same here.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ class ConnectFourEnvs(PettingZooEnvs):
         won = has_four(self._discs[boards, movers])
         self._rewards[boards, movers] = won
         self._rewards[boards, 1 - movers] = 0.0 - won
-        full = np.asarray(self._discs[boards, :, 0].any(axis=1)).all(axis=1)
-        over = won | full
+        over: Array = won | np.all(self._discs[boards, :, 0].any(axis=1), axis=1)  # or full
         self.turn[boards, movers] = False
         self.turn[boards, 1 - movers] = ~over
         self._show(boards, 1 - movers)
         self._show(boards[over], movers[over])
-        return np.asarray(over)
+        return over
 
     def _show(self, boards: Array, seats: Array) -> None:
         """Write what a seat (M,) sees of its board (M,): its discs, the other's, and columns that are not full."""

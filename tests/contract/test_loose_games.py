@@ -54,7 +54,7 @@ def test_masks_that_come_when_it_is_too_late_are_one_line():
 
 
 @pytest.mark.parametrize("habit", ["never emptied", "never emptied, cut", "never emptied, one by one", "shown none"])
-def test_episode_ends_when_all_have_ended_whoever_is_listed_or_shown_none(habit):
+def test_episode_ends_when_all_have_ended_even_if_listed_or_shown_none(habit):
     assert played(LOOSE, habit=habit).drain_episodes().length.tolist() == [10] * 8
 
 

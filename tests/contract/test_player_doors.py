@@ -38,7 +38,7 @@ def _find(name: str) -> Guest | Path | None:
 
 @pytest.fixture
 def friends(monkeypatch):
-    """Give players a name of another form, by a module of somebody else's."""
+    """Give players a name of another form, by a module of another package."""
     module = ModuleType("not_ours")
     module.__spec__ = ModuleSpec("not_ours", None)
     module.NAMING = Naming("friend/NAME", _find, runs_code=True, known=lambda: ["friend/guest"])

@@ -41,7 +41,7 @@ def agent_in(folder):
 
 
 def token_of(site, code):
-    """What somebody's programs sign in with."""
+    """What a person's programs sign in with."""
     person = site.store.person_by_code(code)
     return site.store.signer.issue("token", person.id, person.token_version)
 

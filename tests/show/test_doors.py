@@ -14,7 +14,7 @@ from run_folders import write_run
 
 @pytest.fixture
 def outside(monkeypatch):
-    """Enters functions of a module of somebody else's into tables."""
+    """Enters functions of another package's module into tables."""
     module = ModuleType("somebodys_pictures")
     module.__spec__ = ModuleSpec(module.__name__, None)
     monkeypatch.setitem(sys.modules, module.__name__, module)

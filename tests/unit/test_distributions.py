@@ -215,3 +215,13 @@ def test_without_bounds_draws_are_actions():
 def test_rejects_space_of_another_kind():
     with pytest.raises(TypeError, match=r"^action space: expected Box or MultiDiscrete, got Discrete\(3\)$"):
         distribution_of(spaces.Discrete(3))
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 10.0])
+def test_log_probability_and_entropy_equal_torch(scale):
+    logits = random_logits(500, scale)
+    drawn = sample(logits, streams(500).uniform(1))
+    reference = theirs.Categorical(logits=torch.from_numpy(logits).double())
+    wanted = reference.log_prob(torch.from_numpy(drawn.actions).long()).numpy()
+    np.testing.assert_allclose(drawn.logp, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(drawn.entropy, reference.entropy().numpy(), rtol=1e-5, atol=1e-5)

@@ -2,12 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 
 from bundles import ONE, bundle, edit, everything, refusal, unchanged
+from multigrid_rl.evaluation import evaluation
 from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
@@ -60,6 +62,13 @@ def test_averaged_weights_are_the_mean_of_all(run, tmp_path):
     for name, weights in found.items():
         np.testing.assert_allclose(weights, (first[name].numpy() + second[name].numpy()) / 2, rtol=1e-6)
     assert read_card(folder).provenance["averaged_checkpoints"] == 2
+
+
+def test_returns_on_a_card_count_all_sides(monkeypatch):
+    parts = [SimpleNamespace(mode="argmax", returns=np.array(returns)) for returns in ([1.0, 2.0], [6.0])]
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: SimpleNamespace(parts=parts))
+    found = evaluation.returns_of(None, 3, seed=5)["argmax"]
+    assert (found.episodes, found.mean) == (3, 3.0)
 
 
 # --- which player of a run

@@ -43,7 +43,7 @@ class Narrow(Mixture):
 
 @pytest.fixture
 def from_outside(tmp_path, monkeypatch):
-    """A module of somebody else's, with an entry for each of its classes."""
+    """A module of another package, with an entry for each of its classes."""
     (tmp_path / "outside_networks.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(tables.NETWORKS, "counting", Network("outside_networks:Counting"))

@@ -11,6 +11,7 @@ from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import match_of
+from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
@@ -261,3 +262,18 @@ def test_a_player_with_half_a_memory_is_refused_before_the_start(own, said):
 @pytest.mark.parametrize("own", [Idle(), Remembers()])
 def test_a_player_with_a_whole_memory_or_none_is_taken(own):
     assert checked_player("a:B", own, FAIR, "red_0").player is own
+
+
+def test_seeded_reset_equals_new_match():
+    def run(match: Match) -> tuple[list, EpisodeTable]:
+        shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
+        return shown, match.drain_episodes()
+
+    fresh = match_of(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first=4)
+    used = match_of(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first=4)
+    before = run(used)
+    begun = used.reset(21)
+    np.testing.assert_array_equal(begun["red_0"], fresh.observations()["red_0"])
+    (shown, table), (wanted, wanted_table) = run(used), run(fresh)
+    assert shown == wanted != before[0]
+    np.testing.assert_equal(table, wanted_table)

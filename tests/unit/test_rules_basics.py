@@ -234,3 +234,19 @@ def test_seat_weights_pay_that_seat():
     place(w, "blue_0", *g.BLUE_FRONT, g.EAST, g.BLUE_KEY_USED)
     assert play(w, blue_0=c.TOGGLE).reward["blue_0"] == approx(3 * (1 - 0.9 * 4 / 300))
     assert at(w, g.BLUE_DOOR) == c.DOOR_OPEN + c.BLUE
+
+
+def first_cells(w, code):
+    """Cell (x, y) of the one ``code`` in each game."""
+    return [divmod(int(k), c.HEIGHT) for k in np.argmax(w.state.cells == code, axis=1)]
+
+
+@both_rules
+def test_random_keys_never_share_cell(rules):
+    w = World(spec(rules, blue=2, red=2, obstacle=True, random_keys=True), 2000, seed=4)
+    red, blue = first_cells(w, g.RED_KEY), first_cells(w, g.BLUE_KEY)
+    starts = {(9, 1), (8, 1), (6, 6), (7, 6)}
+    assert all(r != b for r, b in zip(red, blue, strict=True))
+    assert not (set(red) | set(blue)) & starts
+    counts = [(w.state.cells == code).sum(axis=1) for code in (g.RED_KEY, g.BLUE_KEY, g.RED_BALL, g.BLUE_BALL)]
+    assert (np.array(counts) == 1).all()

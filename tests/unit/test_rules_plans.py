@@ -131,3 +131,15 @@ def test_keys_follow_from_seed(rules):
     assert not np.array_equal(w.state.cells, layouts(1))  # without a seed the streams go on
     w.reset(seed=7)
     assert np.array_equal(w.state.cells, layouts(7))
+
+
+def test_partial_reset_leaves_other_games_unchanged():
+    w = World(spec("fair", random_keys=True), 6, seed=1)
+    for _ in range(3):
+        w.step(np.zeros((6, 2), np.int8))
+    before = w.state.cells.copy(), w.state.clock.copy()
+    which = np.array([1, 0, 0, 1, 0, 0], np.bool_)
+    w.reset(which=which)
+    assert w.state.clock.tolist() == [0, 3, 3, 0, 3, 3]
+    assert np.array_equal(w.state.cells[~which], before[0][~which])
+    assert w.state.heading[:, 1].tolist() == [g.WEST, g.NORTH, g.NORTH, g.WEST, g.NORTH, g.NORTH]
