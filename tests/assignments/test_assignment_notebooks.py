@@ -33,6 +33,7 @@ def run(path, module):
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [pytest.param(path, marks=MARKS.get(path.stem, ())) for path in NOTEBOOKS], ids=lambda path: path.stem
 )

@@ -165,6 +165,7 @@ def test_checks_of_the_one_file_find_each_mistake(tmp_path, monkeypatch, capsys,
 VPG = ("env_id=CartPole-v1", "train=vpg", "train.minibatch_size=null", "train.until=2048")
 
 
+@pytest.mark.slow
 def test_what_was_filled_in_trains_as_the_command_line_says(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(SOLUTIONS))
     own = ["train.objective=vpg:objective", "train.psi=vpg:gae", "train.value_loss=vpg:value_loss"]
@@ -174,6 +175,7 @@ def test_what_was_filled_in_trains_as_the_command_line_says(tmp_path, monkeypatc
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_critic_that_was_filled_in_trains_and_its_player_needs_no_team_mate(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(SOLUTIONS))
     monkeypatch.chdir(tmp_path)

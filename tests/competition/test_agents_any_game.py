@@ -220,6 +220,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_export_inspect_evaluate_freeze(run, tmp_path):
     for seat in ("player_2", "player"):  # a seat that it plays, or the network itself
         exported = works("export", run, "--seat", seat, "-o", tmp_path / seat)
@@ -245,6 +246,7 @@ def test_export_inspect_evaluate_freeze(run, tmp_path):
     assert "100 games of tictactoe" in listed
 
 
+@pytest.mark.slow
 def test_agent_is_inspected_and_evaluated(run, tmp_path):
     lines = call("inspect", STARTER, "--scenario", "tictactoe").output.splitlines()
     assert lines[-1] == "ok: plays tictactoe as player_1 and as player_2"

@@ -273,6 +273,7 @@ def test_catalogue_cup_has_no_copies(originals):
     assert isinstance(found[0], Entry)
 
 
+@pytest.mark.slow
 def test_rubric_may_reject_known_players(tmp_path):
     exam = "{name: x, opponent: idle, episodes: 100, checks: [{metric: episode_len_mean, at_most: 300, points: 1}]}"
     rubric = tmp_path / "rubric.yaml"
@@ -333,6 +334,7 @@ def act(message):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 def test_cup_finds_agent_that_wraps_player(tmp_path, originals):
     agent_of(tmp_path / "pupil", PUPIL, "[python3, agent.py]")

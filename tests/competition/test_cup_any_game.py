@@ -73,6 +73,7 @@ def test_resumed_cup_ends_with_the_same_tables(played, tictactoe, tmp_path):
     assert all((again / name).read_bytes() == (output / name).read_bytes() for name in TABLES)
 
 
+@pytest.mark.slow
 def test_copies_are_found_by_play_or_said_not_to_be(tictactoe, tmp_path):
     shutil.copytree(tictactoe, tmp_path / "in")
     game_bundle(tmp_path / "in" / "kim", "player_2", 1, "scenario=tictactoe")  # as ada, for the other seat
@@ -140,6 +141,7 @@ def test_team_mates_alone_are_a_leaderboard_by_return(tmp_path):
     assert means["p1"] == pytest.approx(sum(own) / 4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_nobody_meets_in_an_environment_of_gymnasium(tmp_path):
     for name in ("cheetah-expert", "blue-adept"):
         shutil.copytree(data_root() / "checkpoints" / name, tmp_path / "in" / name)

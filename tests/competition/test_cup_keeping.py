@@ -69,6 +69,7 @@ def command(tmp_path) -> list:
     return ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1"]
 
 
+@pytest.mark.slow
 def test_cup_draws_seeds_once(command, tmp_path):
     kept = []
     for output in ("a", "b", "a"):
@@ -164,6 +165,7 @@ def test_agent_killing_cup_loses_pairing_and_is_named(tmp_path, monkeypatch):
     assert "r" not in found[1].outcomes
 
 
+@pytest.mark.slow
 def test_repeated_kills_blame_the_common_agent(tmp_path, monkeypatch):
     for name in ("angel", "fiend", "saint"):
         agent_of(tmp_path / "in" / name)

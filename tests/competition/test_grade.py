@@ -277,6 +277,7 @@ def test_no_room_to_unpack_is_no_verdict(tmp_path, monkeypatch):
     assert "expected a TMPDIR with room, got No space left on device" in result.stderr
 
 
+@pytest.mark.slow
 def test_unseeded_grading_draws_and_reports_seed(tmp_path):
     fresh = {key: value for key, value in SHORT.items() if key != "seed"}
     one, two = (grade(tmp_path, fresh)[0].stderr for _ in range(2))
@@ -317,6 +318,7 @@ def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
     assert json.loads(key.read_text())["seed"] == 31_337
 
 
+@pytest.mark.slow
 def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch):
     fresh = {key: value for key, value in SHORT.items() if key != "seed"}
     played, grade_one = [], Examiner.grade

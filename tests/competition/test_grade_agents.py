@@ -44,6 +44,7 @@ def graded(tmp_path, rubric, *options):
     return results, {path.stem: path.read_text() for path in (folder / "feedback").iterdir()}, table.read_text()
 
 
+@pytest.mark.slow
 def test_points_of_what_can_be_measured_count_for_all(tmp_path, rubric):
     agent_of(tmp_path / "in" / "sleeper", "def act(m): say(json.dumps({'actions': [6 for g in m['games']]}))")
     shutil.make_archive(str(tmp_path / "in" / "dozer"), "zip", tmp_path / "in", "sleeper")

@@ -169,6 +169,7 @@ def test_every_kind_of_run_of_ours_is_exported_as_its_run_would(tmp_path, monkey
         assert said in refusal(tmp_path / "check", "--seat", *words, "-o", tmp_path / "no")
 
 
+@pytest.mark.slow
 def test_a_module_of_any_name_and_teams_of_two_networks(tmp_path):
     small = DefaultModelConfig(fcnet_hiddens=[8])
     folder = checkpoint(tmp_path / "check", {"red_0": small, "red_1": small, "other": small}, "2v2")
@@ -182,6 +183,7 @@ def test_a_module_of_any_name_and_teams_of_two_networks(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_expressed_is_refused_in_one_line(trained, tmp_path, monkeypatch):
     silu = DefaultModelConfig(fcnet_hiddens=[8], fcnet_activation="silu")
     normed = DefaultModelConfig(fcnet_hiddens=[8], fcnet_use_layernorm=True)

@@ -55,6 +55,7 @@ def test_policy_seat_start_and_replay_take_them(trained, built):
     assert CliRunner().invoke(app, ["evaluate", folder, "--episodes", "4"]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_checkpoints_are_entrants_of_a_cup_which_is_verified(trained, tmp_path):
     algorithm, folder = trained
     later = algorithm.save_to_path(str(tmp_path / "later"))

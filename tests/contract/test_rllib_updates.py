@@ -71,6 +71,7 @@ def test_divergence_is_that_of_rllib(space):
     torch.testing.assert_close(KlPenalty(1.0, 0.1).of(ours, old, new, mask), theirs[:3].mean(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [(), ("model=gru", "model.hidden=[16]")], ids=["mlp", "gru"])
 def test_kl_penalty_holds_the_policy_and_its_weight_follows_the_target(network):
     free = trained(lambda made: made.training(kl_coeff=0.0), overrides=network)

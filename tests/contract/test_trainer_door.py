@@ -76,6 +76,7 @@ def door(monkeypatch):
     monkeypatch.setitem(tables.TRAINERS, "walk", "trainer_from_outside:TRAINER")
 
 
+@pytest.mark.slow
 def test_trainer_from_outside_runs_and_refuses(door, tmp_path):
     verdict, rows = tiny_run(tmp_path / "run", "train.trainer=walk", "train.until=1024", "seed=5")
     assert verdict["policy_updates"] == len(rows) > 1

@@ -219,6 +219,7 @@ def test_agent_processes_end_with_interrupted_referee(tmp_path, groups):
     assert gone(groups[0])
 
 
+@pytest.mark.slow
 def test_open_files_and_folders_do_not_leak(tmp_path, groups, monkeypatch):
     agent = agent_of(tmp_path / "culprit", ACT + "sys.exit(1)")
     scratch = tmp_path / "scratch"  # in that of the machine, others may start agents meanwhile

@@ -13,6 +13,8 @@ from bundles import vouch
 from commands import works
 from multigrid_rl.files import data_root
 
+pytestmark = pytest.mark.slow
+
 ACT = """
 def act(message):
     actions = [6] * len(message["games"])

@@ -70,6 +70,7 @@ def fault_of(folder: Path, code: str) -> str | None:
     return None if fault is None else fault.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GREEDY)
 def test_total_use_of_processes_is_bounded(name, tmp_path):
     code, message = GREEDY[name]
@@ -78,6 +79,7 @@ def test_total_use_of_processes_is_bounded(name, tmp_path):
     assert message in str(reason) or "No space left" in str(reason), reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [False, True])
 def test_honest_agent_plays_and_writes_into_its_copy(trusted, tmp_path, monkeypatch):
     monkeypatch.setenv(TRUSTED, str(int(trusted)))
@@ -153,6 +155,7 @@ def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
         assert "agents in a sandbox cannot read" in complaint(call(*words, tmp_path / "lib" / "file"))
 
 
+@pytest.mark.slow
 def test_kernels_of_this_package_are_not_compiled_again_in_sandbox(tmp_path):
     package = Path(sandbox.__file__).parents[1]
     if not os.access(package / "world", os.W_OK):
@@ -205,6 +208,7 @@ def test_sandboxed_processes_end_with_game(tmp_path):
     assert not any(str(tmp_path).encode() in line for line in lines)
 
 
+@pytest.mark.slow
 def test_agent_is_refused_without_sandbox_or_trust(tmp_path, monkeypatch):
     monkeypatch.delenv(TRUSTED, raising=False)
     monkeypatch.setattr(sandbox, "bwrap_available", lambda: False)

@@ -88,6 +88,7 @@ def test_agent_daemons_end_with_pairing(tmp_path):
         bystander.wait()
 
 
+@pytest.mark.slow
 def test_agent_daemons_end_with_inspection(tmp_path):
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})

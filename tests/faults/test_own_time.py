@@ -17,6 +17,7 @@ from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import RandomPlayer
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("trusted"),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
 ]

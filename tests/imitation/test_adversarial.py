@@ -179,6 +179,7 @@ def of_itself(log_std: float) -> Shown:
     return Shown(obs, taken, np.zeros(len(obs), np.bool_), np.arange(1, len(obs) + 1), following)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
 def test_nothing_tells_clipped_policy_from_itself(config):
     """Half of the draws lie beyond a bound: the expert's are recorded at it."""

@@ -27,6 +27,7 @@ def course(rows: int, **others):
     return {"mean_reward": np.float64(9.5), "std_reward": 1.0, "observations": obs, "actions": actions, **others}
 
 
+@pytest.mark.slow
 def test_course_torch_file_is_converted_once(tmp_path):
     content = course(3000)
     torch.save(content, tmp_path / "expert.pt")

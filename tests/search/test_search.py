@@ -173,6 +173,7 @@ def spied(monkeypatch) -> list[dict]:
     return seen
 
 
+@pytest.mark.slow
 def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
     # A restored checkpoint brings its optimiser's step size and its schedules along (ray issue 62173).
     seen = spied(monkeypatch)
@@ -226,6 +227,7 @@ def here(monkeypatch) -> None:
     monkeypatch.setattr(tuning, "run_on_tune", run_here)
 
 
+@pytest.mark.slow
 def test_population_continues_from_best_with_own_values(tmp_path, monkeypatch):
     here(monkeypatch)
     seen, read_network = [], catalogue.read_network

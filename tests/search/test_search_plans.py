@@ -94,6 +94,7 @@ def test_draws_are_independent_of_finish_order_and_follow_seed(started, kind):
     assert [s.params for s in carried_out(started(kind, "other", seed=5))] != [s.params for s in alone]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("before", [1, 6])
 def test_interrupted_search_equals_an_unbroken_one(started, kind, before):
@@ -198,6 +199,7 @@ def test_winner_holds_on_all_seeds_and_worst_seed_decides():
 # --- asha
 
 
+@pytest.mark.slow
 def test_tpe_learns_from_outcomes(started):
     specs = carried_out(started("asha", trials=30, startup=10), judge=not_held)
     off = [-not_held(spec).margin for spec in specs]

@@ -37,6 +37,7 @@ def fit(page):
     assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
 
 
+@pytest.mark.slow
 def test_a_students_whole_way(browser, site, tmp_path):
     (tmp_path / "mine.zip").write_bytes(zipped())
     agent_in(tmp_path / "folder")

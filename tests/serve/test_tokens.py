@@ -153,6 +153,7 @@ def test_a_size_that_is_not_told_is_counted(port):
     assert text.startswith("HTTP/1.1 413")
 
 
+@pytest.mark.slow
 def test_slow_requests_are_not_waited_for(port):
     head = b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n" + HEAD + b"\r\n"
     text, seconds = spoken(port, head, *[b"x"] * 4, pause=0.1)

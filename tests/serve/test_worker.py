@@ -20,7 +20,7 @@ from sites import LANES
 SECRETS = {"seed": "5", "agents_key": "k", "rubric_seed": "0"}
 
 
-@pytest.fixture(params=["here", "on a cluster"])
+@pytest.fixture(params=["here", pytest.param("on a cluster", marks=pytest.mark.slow)])
 def worker(store, tmp_path, request):
     judge = Judge
     if request.param != "here":

@@ -72,6 +72,7 @@ def test_a_notebook_is_stored_with_what_it_shows(path):
     assert [mark for mark in OF_A_MACHINE if mark in path.read_text(encoding="utf-8")] == []
 
 
+@pytest.mark.slow
 def test_a_kernel_shows_a_mistake_as_one_line_and_a_plot_as_a_picture(in_kernel, tmp_path):
     tiny_run(tmp_path / "run", "scenario=1v1", "train.until=8192")
     mistake, other, plot = in_kernel(
@@ -95,6 +96,7 @@ def test_train_look_improve(notebook):
     assert returns[0] != returns[1]
 
 
+@pytest.mark.slow
 def test_custom_player_in_cup(notebook):
     _, step, interval, win, entries = shown_twice(notebook, sources_of(NOTEBOOKS[1]))
     assert step[1:3] == (False, False)
@@ -114,6 +116,7 @@ def test_the_snippet_of_the_readme_runs(notebook, monkeypatch):
     assert notebook.run.verdict["env_steps"] == 16_384
 
 
+@pytest.mark.slow
 def test_page_snippets_run(notebook):
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)
     exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)

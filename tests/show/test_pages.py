@@ -40,6 +40,7 @@ SPECS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_script_decodes_packed_games(browser, spec):
     games = games_of(spec, 2)
@@ -73,6 +74,7 @@ def test_script_decodes_packed_games(browser, spec):
         np.testing.assert_allclose([frame["total"] for frame in frames], total, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_buttons_and_keys_step_through_game(visit, run_file):
     page = visit(run_file)
     board = page.get_by_role("group", name="Board")

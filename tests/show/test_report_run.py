@@ -141,6 +141,7 @@ def test_draws_wins_by_opponent_for_mixtures(tmp_path):
     assert "by opponent" not in page_of(tmp_path / "run", Story())
 
 
+@pytest.mark.slow
 def test_page_size_of_long_run(tmp_path):
     text = page_of(tmp_path / "run", Story(reports=6000, good_from=3000))
     assert len(text) < 900_000

@@ -96,6 +96,7 @@ def test_watch_is_text_without_a_page_and_refuses_what_it_cannot_show(tmp_path):
             listen(port)
 
 
+@pytest.mark.slow
 def test_tracker_starts_a_page_and_ends_it(tmp_path):
     folder = write_run(tmp_path / "run")
     tracker = live.Web()

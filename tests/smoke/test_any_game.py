@@ -114,6 +114,7 @@ def test_opponents_take_turns_and_a_run_goes_on_as_if_unbroken(tmp_path, trained
     assert found["parts"][0]["players"]["player_2"].startswith("random:0.25+mine:0.75")
 
 
+@pytest.mark.slow
 def test_league_of_a_game_of_others(tmp_path):
     (tmp_path / "league.yaml").write_text(
         "description: tic-tac-toe against earlier selves\npackage: pettingzoo\n"

@@ -72,6 +72,7 @@ def test_compares_two_folders(sides):
     assert "never" in " ".join(rows[0])
 
 
+@pytest.mark.slow
 def test_same_seed_same_output(sides):
     one, two = (works("compare", *sides, "-o", f"{name}.png", "--seed", 3) for name in ("one", "two"))
     assert one.output.replace("one.png", "two.png") == two.output

@@ -142,6 +142,7 @@ class Reader:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.long if page.stem in LONG else ()) for page in PAGES],

@@ -47,13 +47,8 @@ def _install(files: dict[str, str], folder: Path) -> bool:
     return bool(text)
 
 
-#: Its page is a walk through a dozen commands.
-_DEAR = "From an installed game to a cup of three"
-
-
-@pytest.mark.parametrize(
-    "heading", [pytest.param(heading, marks=pytest.mark.slow if heading == _DEAR else ()) for heading in _sections()]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("heading", _sections())
 def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch, request):
     files, lines = _sections()[heading]
     monkeypatch.chdir(tmp_path)

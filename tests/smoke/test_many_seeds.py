@@ -117,6 +117,7 @@ def test_each_seed_is_the_run_that_it_is_alone(trained, tmp_path):
     assert "seed=8" in command
 
 
+@pytest.mark.slow
 def test_page_of_seeds_shows_what_runs_ended_with_and_not_means_over_whole_runs(tmp_path):
     folder, often = tmp_path / "seeds", "scenario.report_episodes=2"
     works("train", *TINY, "env_id=CartPole-v1", often, "seeds=5,8", f"run_dir={folder}")
@@ -132,6 +133,7 @@ def test_page_of_seeds_shows_what_runs_ended_with_and_not_means_over_whole_runs(
         assert f"These are means over the last {until // 10:,} steps of a run." in page
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_run_again_and_what_is_missing_is(trained):
     folder, _ = trained
     before = (folder / "seed5" / "verdict.json").stat().st_mtime_ns

@@ -33,6 +33,7 @@ def one():
     return loaded(FILE, "ppo_one_file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "opponent"), [("single-obstacle", "null"), ("1v1", "random")])
 def test_what_it_exports_plays_as_its_network_and_can_be_graded(one, tmp_path, scenario, opponent):
     args = one.arguments([*SMALL, "--env-id", scenario, "--export", str(tmp_path / "mine")])

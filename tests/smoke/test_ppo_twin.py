@@ -13,6 +13,7 @@ from tiny_runs import rows_of
 ITERATIONS = 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 5])
 def test_three_iterations_are_those_of_a_run_number_for_number(tmp_path, seed):
     until = ITERATIONS * one.NUM_ENVS * one.NUM_STEPS

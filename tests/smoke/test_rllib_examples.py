@@ -37,6 +37,7 @@ def test_the_page_lists_all_and_each_has_fewer_than_sixty_lines():
     assert max(len(file.read_text().splitlines()) for file in files) < 60
 
 
+@pytest.mark.slow
 def test_custom_callback():
     runners = example("custom_callback").main(1, 400)["env_runners"]
     assert 0 <= runners["red_wins"] <= 1
@@ -129,6 +130,7 @@ def test_custom_evaluation():
     assert {f"win_{who}" for who in module.OPPONENTS} <= set(found)
 
 
+@pytest.mark.slow
 def test_evaluation_beside_training():
     found = example("evaluation_beside_training").main(*TINY, iterations=2)
     assert [row["num_episodes"] > 0 for row in found] == [True, True]

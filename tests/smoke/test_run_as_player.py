@@ -93,6 +93,7 @@ def test_a_run_trains_against_a_run_and_goes_on_against_it(runs, tmp_path, name,
     assert multigrid_rl.train(resume=run, until=2048).verdict["env_steps"] == 2048
 
 
+@pytest.mark.slow
 def test_a_run_is_handed_to_other_processes(runs, tmp_path):
     seat = f"scenario.seats.blue_0={runs / 'one'}"
     verdict, _ = tiny_run(tmp_path / "run", "scenario=1v1", seat, "cluster.num_env_runners=1", "train.until=1024")

@@ -33,6 +33,7 @@ def living(session):
     return found
 
 
+@pytest.mark.slow
 def test_session_ignores_signals_and_leaves_no_files():
     before = signal.signal(signal.SIGTERM, ours := lambda number, frame: None)
     try:

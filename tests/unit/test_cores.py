@@ -122,6 +122,7 @@ def test_one_thread_without_openmp(monkeypatch):
     jit.most_threads.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jit.most_threads() < 2, reason="one CPU, or no OpenMP")
 def test_leaves_torch_threads_unchanged():
     # In a process of its own: threads are launched once.

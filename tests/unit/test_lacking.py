@@ -29,6 +29,7 @@ def test_known(): raise ValueError
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n", "2"]], ids=["one process", "several"])
 def test_summary_tells_each_reason_once_and_what_enables_it(processes, tmp_path):
     for name, text in FILES.items():

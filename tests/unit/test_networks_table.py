@@ -51,6 +51,7 @@ def from_outside(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_network_from_outside_trains(from_outside):
     _, rows = tiny_run(from_outside / "run", "scenario=1v1", "model.name=counting")
     assert len(rows) >= 2

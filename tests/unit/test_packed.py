@@ -112,6 +112,7 @@ def test_rejects_packing_file_changed_since_loading(root):
         plain.packed()
 
 
+@pytest.mark.slow
 def test_other_process_builds_packed_factory_without_folder(root, tmp_path):
     packed = factory_of(root, "scenario=1v1").packed()
     shutil.rmtree(root)

@@ -60,6 +60,7 @@ def words_by(shell: str, lines: list[str], folder: Path) -> list[list[str]]:
     return [answer.split("\0")[:-1] or [answer] for answer in run.stdout.split("\1")[:-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS[1:])
 def test_every_printed_command_survives_the_shell(shell, tmp_path):
     lines = printed()

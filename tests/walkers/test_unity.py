@@ -214,6 +214,7 @@ def program(tmp_path, body: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_program_starts_on_its_port_and_ends_with_environment(tmp_path, monkeypatch):
     here = Path(__file__).parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), *sys.path]))

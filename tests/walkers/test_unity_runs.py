@@ -16,6 +16,7 @@ from unity_walker import FakeWalker, free_port
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.mark.slow
 def test_broken_unity_run_keeps_checkpoint_and_resumes(tmp_path):
     port, run = free_port(), tmp_path / "run"
     FakeWalker(port, over=70).start()
