@@ -168,9 +168,10 @@ class GateKeeper:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from these histories. Raises ``ValueError`` for histories of other gates."""
-        got, gates = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
+        got, gates = ([each.gate for each in states] for states in (state["states"], self.states))
         if got != gates:
-            raise ValueError(expected("history of the gates", gates, got))
+            texts = (", ".join(f"{gate} ({gate.hold}, window {gate.window})" for gate in each) for each in (gates, got))
+            raise ValueError(expected("history of the gates", *texts))
         self.__dict__.update(deepcopy({**state, "min_episodes": self.min_episodes}))
 
     def verdict(self) -> dict[str, Any]:

@@ -80,13 +80,9 @@ class Seed(NamedTuple):
 def seeds_of(text: str) -> list[int]:
     """Read ``0..9``, ``3,5,7`` or both. Raises ``ConfigError``."""
     parts = [_WORD.fullmatch(part.strip()) for part in text.strip("[]").split(",")]
-    seeds: list[int] = []
-    for part in parts:
-        first, last = (int(part[1]), int(part[2] or part[1])) if part else (1, 0)
-        if first > last or last - first >= MAX_SEEDS:
-            raise ConfigError(expected("seeds", _WANTED, text))
-        seeds += range(first, last + 1)
-    if len(set(seeds)) < len(seeds) or len(seeds) > MAX_SEEDS:
+    spans = [(int(part[1]), int(part[2] or part[1])) if part else (1, 0) for part in parts]
+    seeds = [seed for first, last in spans for seed in range(first, min(last, first + MAX_SEEDS) + 1)]
+    if any(first > last for first, last in spans) or len(set(seeds)) < len(seeds) or len(seeds) > MAX_SEEDS:
         raise ConfigError(expected("seeds", _WANTED, text))
     return seeds
 

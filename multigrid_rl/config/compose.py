@@ -49,7 +49,8 @@ def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {group: name for line in values.pop("defaults") if line != "_self_" for group, name in line.items()}
     chosen = {group: str(settings.get(group, name)) for group, name in chosen.items() if group != "experiment"}
     files = {group: group_values(group, name) for group, name in chosen.items() if group != "scenario"}
-    values = {"scenario": scenario_values(chosen["scenario"]), **files, **values}
+    left_out = ScenarioConfig.model_construct(description="").model_dump(mode="json")  # files have only some keys
+    values = {"scenario": left_out | scenario_values(chosen["scenario"]), **files, **values}
     values["train"]["name"] = chosen["train"]
     trainer = str(settings.get("train.trainer", values["train"]["trainer"]))
     if trainer != values["train"]["trainer"]:  # no file has the keys of an installed trainer
@@ -107,12 +108,11 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         if key == "cluster":
             check_choice(key, str(value))
             values["cluster"] = read_config_file("cluster", value)
-            continue
-        if not name:  # the schema checks it
+        elif not name:  # the schema checks it
             values[key] = value
-            continue
-        check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
-        values.setdefault(part, {})[name] = value
+        else:
+            check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
+            values.setdefault(part, {})[name] = value
     return _validate(RunConfig, values)
 
 

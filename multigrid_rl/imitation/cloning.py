@@ -163,7 +163,7 @@ class Cloning:
             metrics[name] = {
                 "cloning_loss": total / count,
                 "grad_norm": float(norm),
-                "lr": self._lr,
+                "lr": self.config.lr.at(env_steps),
                 "dropped_updates": float(flat.dropped),
                 "gradient_steps": float(steps),
             }

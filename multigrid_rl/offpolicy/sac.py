@@ -132,7 +132,7 @@ class SoftAgent:
 
     def learn(self, steps: int) -> dict[str, float]:
         """Take gradient steps; return statistics of the last step, and the mean of the critics' loss."""
-        q_loss, found = 0.0, {}
+        q_loss, found = 0.0, {"explained_variance": math.nan}  # until there are critics to measure
         for first in range(0, steps, _CHUNK_STEPS):
             count = min(_CHUNK_STEPS, steps - first)
             chosen = torch.randint(self.replay.count, (count, self._size), generator=self._generator)
@@ -265,7 +265,7 @@ class Sac:
         for name in batches:
             found, agent = self._prepare(name), self.agents[name]
             metrics[name] = {**found, **agent.learn(steps), "gradient_steps": float(steps)}
-            metrics[name] |= {"lr": agent.optimizer.param_groups[0]["lr"], "dropped_updates": agent.dropped()}
+            metrics[name] |= {"lr": self._train.schedules["lr"].at(env_steps), "dropped_updates": agent.dropped()}
         self.clock.lap("network")
         self.schedule(env_steps)
         return {**metrics, SECONDS: {"loss": 0.0, "optimizer": 0.0, **self.clock.drain()}}

@@ -79,10 +79,10 @@ class Library:
         self._library: Any = import_module(self.name)
         self._is_active = True
         file = folder / ID_FILE
-        run_id = json.loads(file.read_bytes()).get(self.name) if file.exists() else None
+        ids = json.loads(file.read_bytes()) if file.exists() else {}  # of several libraries
         with self._guarded():
-            id = self._open(folder, values, run_id)
-            write_atomic(file, json.dumps({self.name: id}).encode())
+            ids[self.name] = self._open(folder, values, ids.get(self.name))
+            write_atomic(file, json.dumps(ids).encode())
 
     def row(self, row: dict[str, Any]) -> None:
         """Log the metrics of the row."""

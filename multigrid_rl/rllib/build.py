@@ -163,7 +163,7 @@ class MultigridConfig(PPOConfig):
 
     def _user_values(self) -> dict[str, Any]:
         """Return a user's settings as values of ours, by dotted key. Raises ``ConfigError``."""
-        filled, values, run = self.settings.filled, dict[str, Any](), self.settings.run
+        filled, run = self.settings.filled, self.settings.run
         set_by_user = {
             name: value
             for name, value in vars(self).items()
@@ -171,22 +171,15 @@ class MultigridConfig(PPOConfig):
             if value is not (filled_value := filled.get(name, _MISSING)) and not _same(name, value, filled_value)
         }
         if not set_by_user:
-            return values
-        from multigrid_rl.rllib.translation import CONVERTED, ORDER, SAME  # noqa: PLC0415 - of users' settings
+            return {}
+        from multigrid_rl.rllib.translation import CONVERTED, SAME, converted  # noqa: PLC0415 - of users' settings
 
-        # In the order of dependence: env runners, then games, then the batch that these play.
-        for name, value in sorted(set_by_user.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
-            filled_value = filled.get(name, _MISSING)
-            native = value.item() if isinstance(value, np.generic) else value
-            if name in SAME:
-                values[SAME[name]] = native
-            elif name in CONVERTED:
-                values |= CONVERTED[name](native, _unchecked(run, values))
-            else:
-                default = "no such setting" if filled_value is _MISSING else shown(str(filled_value))
+        for name, value in set_by_user.items():
+            if name not in SAME and name not in CONVERTED:
+                default = shown(str(filled[name])) if name in filled else "no such setting"
                 wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
                 raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
-        return values
+        return converted(set_by_user, run)
 
     def check_machine(self) -> None:
         """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
@@ -263,6 +256,7 @@ class MultigridConfig(PPOConfig):
         )
         # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
         self.fault_tolerance(restart_failed_env_runners=np.False_, ignore_env_runner_failures=True)
+        self.num_consecutive_env_runner_failures_tolerance = np.int64(cluster.max_consecutive_failures)
         self.training(
             lr=_rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
@@ -308,16 +302,6 @@ def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
     if constant(schedule):
         return schedule.start
     return [[0, schedule.start], *map(list, schedule.between), [schedule.steps, schedule.end]]
-
-
-def _unchecked(run: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return a run with some sizes of its sections by dotted key, before all values are checked together."""
-    for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        if section and isinstance(value, int | float):
-            changed_section = getattr(run, section).model_copy(update={name: value})
-            run = run.model_copy(update={section: changed_section})
-    return run
 
 
 def config(scenario: str | None = None, *overrides: str, **values: Any) -> MultigridConfig:

@@ -15,7 +15,7 @@ from ray.tune import Stopper
 from ray.tune.result import TRAINING_ITERATION
 
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
-from multigrid_rl.rllib.results import gate_results
+from multigrid_rl.rllib.results import gate_results, report_columns
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.training.screen import PLAIN_EVERY, live_console, plain_gates
 
@@ -87,7 +87,7 @@ class GateCallback(RLlibCallback):
         """
         keeper: GateKeeper = self.keeper or algorithm.run.keeper
         if self.keeper is not None:
-            self._report(result, keeper)
+            self._report(result, keeper, getattr(algorithm, "run", None))
         result.setdefault("gates", {}).update(gate_results(keeper))
         newly_held = keeper.held and not self._announced
         interval, now = self._settings["every_s"], time.monotonic()
@@ -95,14 +95,13 @@ class GateCallback(RLlibCallback):
             self._printed = now
             steps = _steps(dict(_numbers(result)))
             live_console().print(f"{steps:>9,} steps | {plain_gates(keeper)}", markup=False)
-        if newly_held:
-            self._announced = True
-            if self._settings["on_held"] is not None:
-                self._settings["on_held"](algorithm=algorithm, result=result)
+        self._announced |= newly_held
+        if newly_held and self._settings["on_held"] is not None:
+            self._settings["on_held"](algorithm=algorithm, result=result)
         if keeper.held and self._settings["stop_when_held"]:
             result["done"] = True
 
-    def _report(self, result: Mapping[str, Any], keeper: GateKeeper) -> None:
+    def _report(self, result: Mapping[str, Any], keeper: GateKeeper, run: Any) -> None:
         metrics = dict(_numbers(result))
         steps, episodes = _steps(metrics), self._finished_episodes(metrics, keeper)
         if episodes < keeper.min_episodes or (keeper.last is not None and steps <= keeper.last.env_steps):
@@ -110,8 +109,9 @@ class GateCallback(RLlibCallback):
         for state in keeper.states:
             name = state.gate.metric
             if name not in metrics:
-                if name.startswith(_SOMETIMES):
-                    return  # not evaluated in this iteration
+                of_reports = () if run is None else report_columns(run)
+                if name.startswith(_SOMETIMES) or name.removeprefix("multigrid_rl/") in of_reports:
+                    return  # neither evaluated nor reported in this iteration
                 raise ConfigError(expected("gate", "a metric of RLlib's results", name + suggestion(name, metrics)))
         moment = Moment(steps, int(result["training_iteration"]), float(result["time_total_s"]))
         keeper.report(moment, episodes, metrics)
@@ -141,13 +141,12 @@ def _numbers(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float
     numbers: list[tuple[str, float]] = []
     for name, value in node.items():
         if isinstance(value, Mapping):
-            inner = _numbers(value, f"{prefix}{name}/")
-            numbers += inner
+            numbers += _numbers(value, f"{prefix}{name}/")
             if not prefix and name == "multigrid_rl":
                 numbers += _numbers(value)
         elif not isinstance(value, str):
             try:
-                numbers.append((f"{prefix}{name}", float(value)))
+                numbers.append((f"{prefix}{name}", math.nan if value is None else float(value)))
             except (TypeError, ValueError, RuntimeError, OverflowError):
                 continue  # lists, tensors of several numbers, and values not known yet
     return numbers

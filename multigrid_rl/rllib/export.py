@@ -147,9 +147,8 @@ def _config_of(path: Path) -> dict[str, Any]:
     except (*MISTAKES, pickle.UnpicklingError, EOFError) as error:
         raise PlayerError(expected(path, "a file of an RLlib checkpoint", one_line(error))) from error
     if not complete:
-        raise PlayerError(
-            expected(path, "an algorithm's configuration with env and env_config", ", ".join(map(str, config)))
-        )
+        got = ", ".join(map(str, config))
+        raise PlayerError(expected(path, "an algorithm's configuration with env and env_config", got))
     return config
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import KL_COEF
 from multigrid_rl.text import ConfigError, expected, shown
@@ -24,6 +26,25 @@ SAME = {
     "num_gpus_per_learner": "cluster.gpus_per_learner",
     "seed": "seed",
 }
+
+
+def converted(settings: Mapping[str, Any], run: RunConfig) -> Values:
+    """Return settings of RLlib's as values by key of ours, for a run that has all others."""
+    values: Values = {}
+    # In the order of dependence: env runners, then games, then the batch that these play.
+    for name, value in sorted(settings.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
+        native = value.item() if isinstance(value, np.generic) else value
+        values |= {SAME[name]: native} if name in SAME else CONVERTED[name](native, _unchecked(run, values))
+    return values
+
+
+def _unchecked(run: RunConfig, values: Values) -> RunConfig:
+    """Return a run with some sizes of its sections by dotted key, before all values are checked together."""
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section and isinstance(value, int | float):
+            run = run.model_copy(update={section: getattr(run, section).model_copy(update={name: value})})
+    return run
 
 
 def _schedule(key: str, final: str, points: str, value: Any) -> Values:
@@ -57,13 +78,11 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
     """Turn overrides of single modules into values of single networks. Raises ``ConfigError``."""
     modules: dict[str, Values] = {}
     for module, overrides in value.items():
-        modules[module] = {}
-        for name, setting in overrides.items():
+        for name in overrides:
             if name not in _OF_MODULES:
                 key = f"algorithm_config_overrides_per_module.{module}"
                 raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(name))))
-            values = {SAME[name]: setting} if name in SAME else CONVERTED[name](setting, run)
-            modules[module] |= {key.removeprefix("train."): converted for key, converted in values.items()}
+        modules[module] = {key.removeprefix("train."): value for key, value in converted(overrides, run).items()}
     return {"train.modules": modules}
 
 

@@ -10,7 +10,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import network_entry
-from multigrid_rl.config.overrides import written
+from multigrid_rl.config.overrides import parse, written
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, expected, unknown
@@ -139,12 +139,14 @@ class Space:
 
         Raises ``ConfigError``: a mistake in the space, or a configuration that ``train`` would refuse.
         """
-        set_keys = {override.partition("=")[0] for override in base}
+        settings = parse(base)
+        set_keys = {*settings, *(["model"] if "model.name" in settings else [])}
+        mappings = tuple(f"{key}." for key, value in settings.items() if isinstance(value, dict))
         parsed = [Variable.parse(key, row) for key, row in content.items()]
         for key in (key for variable in parsed for key in variable.keys):
             if key in _NEVER or key.startswith(("scenario.", "cluster")):
                 raise ConfigError(f"{key}: cannot be varied; expected a key of train or model that no plan sets")
-        variables = tuple(variable for variable in parsed if not set_keys.intersection(variable.keys))
+        variables = tuple(v for v in parsed if not any(key in set_keys or key.startswith(mappings) for key in v.keys))
         keys = [key for variable in variables for key in variable.keys]
         if not keys:
             raise ConfigError(f"space={name}: expected at least one free variable, got none that is not set already")

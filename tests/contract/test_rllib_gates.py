@@ -99,6 +99,27 @@ def test_iterations_in_which_no_episode_ends_are_waited_for(capsys):
     assert "1,500 steps" in capsys.readouterr().out
 
 
+def test_metric_that_is_null_is_not_met():
+    rows = list(results(2.0, 3.0))
+    rows[1]["env_runners"]["episode_return_mean"] = None
+    judged(GateCallback([Gate(RETURN, ">=", 1, window=1)], every_s=None), rows)
+    assert [row["gates"][RETURN]["met"] for row in rows] == [True, False]
+
+
+def test_metrics_of_our_reports_are_waited_for(built, tmp_path):
+    gate = Gate("multigrid_rl/win/red_0", ">=", 0.0, window=1)
+    made = config("1v1", *TINY, "scenario.report_episodes=40").callbacks(
+        GateCallback([gate], report_episodes=1, every_s=None)
+    )
+    algorithm, rows = built(made), []
+    while not rows or math.isnan(rows[-1]["gates"][gate.metric]["value"]):
+        rows.append(algorithm.train())
+    assert len(rows) > 1
+    assert rows[-1]["gates"][gate.metric]["value"] == rows[-1]["multigrid_rl"]["win/red_0"]
+    with pytest.raises(ConfigError, match="got multigrid_rl/wins/red_0"):
+        built(made.callbacks(GateCallback([Gate("multigrid_rl/wins/red_0", ">=", 0)], report_episodes=1))).train()
+
+
 def evaluated(number, episodes, **others):
     """A result of an algorithm that learns from files and plays to be evaluated."""
     return {

@@ -126,6 +126,7 @@ MIXED = "scenario.seats.blue_0={hunter: 1, random: 1}"
         ((MIXED,), (), "games start afresh"),
         ((MIXED,), ("scenario.seats.blue_0={random: 1, blue-rookie: 1}",), "games start afresh"),
         ((), (GATES,), "other gates than before are judged anew"),
+        ((GATES,), (GATES.replace("5}", "5, window: 9}"),), "other gates than before are judged anew"),
     ],
 )
 def test_what_changes_at_a_restore_is_taken_or_starts_afresh(before, after, warned, tiny, tmp_path, caplog):

@@ -140,6 +140,21 @@ def test_overrides_of_single_modules_reach_them_alone():
 
 
 @pytest.mark.parametrize(
+    ("own", "wanted"),
+    [
+        ({"kl_coeff": 0.5, "kl_target": 0.02}, {"kl_coef": 0.5, "kl_target": 0.02}),
+        ({"kl_target": 0.02, "kl_coeff": 0.5}, {"kl_coef": 0.5, "kl_target": 0.02}),
+        ({"kl_coeff": 0.5, "use_kl_loss": True}, {"kl_coef": 0.5}),
+        ({"use_kl_loss": False, "kl_coeff": 0.5}, {"kl_coef": None}),
+    ],
+)
+def test_kl_penalty_of_a_module_is_the_same_in_every_order(own, wanted):
+    made = config("1v1", *SMALL).rl_module(algorithm_config_overrides_per_module={"red_0": own})
+    made.validate()
+    assert made.settings.run.train.modules == {"red_0": wanted}
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ({"red_9": {"lr": 1e-3}}, "train.modules: expected red_0, got red_9"),
@@ -179,3 +194,9 @@ def test_restarting_env_runners_is_what_happens_and_not_restarting_ends_the_run(
         made = config("1v1", *SMALL).fault_tolerance(restart_failed_env_runners=value)
         made.validate()
         assert made.settings.run.cluster.max_consecutive_failures == failures
+
+
+def test_tolerance_of_failures_counts_also_where_it_is_the_default_of_rllib():
+    made = config("1v1", *SMALL).fault_tolerance(num_consecutive_env_runner_failures_tolerance=100)
+    made.validate()
+    assert made.settings.run.cluster.max_consecutive_failures == 100

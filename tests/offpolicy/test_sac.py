@@ -107,6 +107,15 @@ def test_gradients_that_are_not_finite_are_left_out_and_told():
     assert sac.agents[AGENT].dropped() == 0  # told once
 
 
+def test_statistics_before_and_after_an_update():
+    sac, *_, config, _ = learner(learning_starts=200)
+    sac._train = config.train.model_copy(update={"lr_final": 0.0, "until": 400})
+    batch, path = played()
+    found = [sac.learn({AGENT: batch}, steps, {AGENT: [path]})[AGENT] for steps in (100, 200)]
+    assert [row["lr"] for row in found] == pytest.approx([0.75 * config.train.lr, 0.5 * config.train.lr])
+    assert [bool(np.isnan(row["explained_variance"])) for row in found] == [True, False]
+
+
 def test_actions_are_kept_in_units_of_their_bounds():
     config = compose(["env_id=Pendulum-v1", "train=sac", "model.hidden=[8]"])
     factory = GymnasiumFactory("Pendulum-v1", 2)

@@ -158,6 +158,18 @@ def test_library_receives_config_and_metrics(tmp_path, wandb):
     assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
 
 
+def test_run_of_two_libraries_resumes_in_both(tmp_path, wandb, monkeypatch):
+    fake = ModuleType("mlflow")
+    fake.MlflowException, fake.log_params, fake.__spec__ = FakeError, lambda values: None, SimpleNamespace()
+    opened = []
+    fake.start_run = lambda **given: opened.append(given["run_id"]) or SimpleNamespace(info=SimpleNamespace(run_id="m"))
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    for _ in range(2):
+        for name in ("wandb", "mlflow"):
+            begun(name, tmp_path, {})
+    assert (wandb[-1].get("id"), opened) == ("abc", [None, "m"])
+
+
 def test_mlflow_server_that_is_dead_is_given_up_soon(tmp_path, monkeypatch, caplog):
     """Its client reads from the environment how often it asks; what the user says there stays."""
     found = []

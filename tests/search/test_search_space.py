@@ -113,6 +113,20 @@ def test_keys_set_by_user_do_not_vary():
 
 
 @pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        (["train.bonus={all: {key_pickup: 1.0}}"], "train.bonus.all.key_pickup"),
+        (["train.bonus.all={step: -0.01}"], "train.bonus.all.success"),
+        (["model.name=gru", "model.hidden=[32]"], "model"),
+        (["+train.lr=1e-3"], "train.lr"),
+    ],
+)
+def test_keys_do_not_vary_in_whatever_form_they_are_set(typed, key):
+    space = load_space("default", [*BASE, *typed])
+    assert key not in space.values({variable.key: variable.at(0.5) for variable in space.variables})
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ({"train.lrr": {"uniform": [0, 1]}}, "space=mine: train.lrr: expected one of the keys"),

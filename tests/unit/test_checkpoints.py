@@ -152,5 +152,7 @@ def test_gates_resume_their_state():
         (first if k < 3 else second).report(Moment(steps, k, steps / 10), 200, {"length": value})
     assert second.verdict() == whole.verdict()
     assert second.held
-    with pytest.raises(ValueError, match="history of the gates: expected length <= 30, got length <= 20"):
+    with pytest.raises(
+        ValueError, match=r"history of the gates: expected length <= 30 \(every, window 100\), got length <= 20 \("
+    ):
         GateKeeper([Gate("length", "<=", 30.0, window=100)]).set_state(first.get_state())

@@ -52,6 +52,17 @@ def test_every_scenario_composes_with_fair_rules(name):
     assert scenario.spec.rules == Rules()
 
 
+@pytest.mark.parametrize("name", ["1v1", "cartpole"])
+def test_keys_that_a_scenario_leaves_out_may_be_set(name):
+    assert compose([f"scenario={name}", "scenario.report_episodes=7"]).scenario.report_episodes == 7
+    with pytest.raises(ConfigError, match=r"scenario\.port: expected none, as .* takes none, got 4"):
+        compose([f"scenario={name}", "scenario.port=4"])
+
+
+def test_players_may_be_held_out_of_any_scenario():
+    assert compose(["scenario=1v1", "scenario.held_out=[random]"]).scenario.held_out == {"validate": ("random",)}
+
+
 def test_classic_rules_are_one_override_away():
     assert compose(["scenario.game.rules=classic"]).scenario.spec.rules == Rules.classic()
 
