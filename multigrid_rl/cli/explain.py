@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
     agents: Mapping[str, int]  # network -> number of its learning agents: one per seat, or one per team under ctce
     batch_size: int  # environment steps of one update
     minibatches_per_epoch: int  # gradient steps of one pass; where the last is not full, the next pass fills it
-    gradient_steps_per_update: int  # per network, until the largest batch was passed over ``epochs`` times
+    gradient_steps_per_update: int  # per network, until all passes over the largest batch are done
     updates: int  # until the budget ``until`` is spent
     gradient_steps: int  # per network, until the budget is spent
     checkpoints: int  # in all: one at each first update past ``checkpoint_every``, one at the end
@@ -59,11 +59,13 @@ class Sizes(NamedTuple):
         batch, product = train.batch_size, train.gamma * train.lam
         # The network with the most agents decides how many minibatches there are.
         largest = max(agents.values(), default=0) * batch
-        updates, steps = math.ceil(train.until / batch), math.ceil(train.epochs * largest / train.minibatch)
+        updates, one_pass = math.ceil(train.until / batch), math.ceil(largest / train.minibatch)
+        steps = train.passes * one_pass if train.recompute else math.ceil(train.passes * largest / train.minibatch)
+        steps += math.ceil((train.v_iters or 0) * largest / train.minibatch)
         return cls(
             agents=agents,
             batch_size=batch,
-            minibatches_per_epoch=math.ceil(largest / train.minibatch),
+            minibatches_per_epoch=one_pass,
             gradient_steps_per_update=steps,
             updates=updates,
             gradient_steps=updates * steps,
@@ -180,8 +182,7 @@ def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
         default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
         found = [value for content in files for value in _value_at(content, key)] + default
         value = next(iter(found or [value for content in others for value in _value_at(content, key)]), "")
-        has_keys_below = value and any(other.startswith((f"{key}.", f"{key}[]")) for other in known)
-        if has_keys_below and key not in first:
+        if value and key not in first and any(other.startswith((f"{key}.", f"{key}[]")) for other in known):
             value = ""
         result[key] = f"{value:_}" if type(value) is int else written(value)
     return result
@@ -249,8 +250,7 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
     # With two seats an elimination ends the game, so no agent drops out of a running game.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
     for module, agents in sizes.agents.items():
-        noun = "agent" if agents == 1 else "agents"
-        meaning = f"{agents} learning {noun} x batch size; the network learns from these"
+        meaning = f"{agents} learning agent{'s' * (agents > 1)} x batch size; the network learns from these"
         if memory:
             meaning += f" as {agents * train.num_envs:,} sequences of {train.num_steps} steps"
         if drop_out:
@@ -261,9 +261,11 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
     yield "train.minibatch_size", f"{train.minibatch:,} steps", meaning
     meaning = "rows / minibatch_size, rounded up: gradient steps of one pass over the batch"
     yield "minibatches per epoch", f"{sizes.minibatches_per_epoch:,}", meaning
-    yield "train.epochs", f"{train.epochs:,}", "passes over each batch. More: uses data better, may overshoot"
-    several = "; each network" if len(sizes.agents) > 1 else ""
-    meaning = f"epochs x rows / minibatch_size, rounded up{several}. More: learns more from each batch, slower"
+    meaning = "passes over each batch. More: uses data better, may overshoot"
+    kinds = [name for name in ("pi_iters", "v_iters") if getattr(train, name)] or ["epochs"]
+    yield from ((f"train.{name}", f"{getattr(train, name):,}", meaning) for name in kinds)
+    several = f"rounded up{'; each network' * (len(sizes.agents) > 1)}. More: learns more from each batch, slower"
+    meaning = f"{' and '.join(kinds)} x rows / minibatch_size, {several}"
     yield "gradient steps per update", f"{sizes.gradient_steps_per_update:,}", meaning
 
 
@@ -346,10 +348,8 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
     for gate in config.scenario.gates:
         bound = f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
         yield gate.metric, bound, _gate_meaning(gate, specs)
-    report = (
-        f"at the same report; a report comes when {config.scenario.report_episodes} games have ended since the last"
-    )
-    yield "all together", "", report
+    episodes = config.scenario.report_episodes
+    yield "all together", "", f"at the same report; a report comes when {episodes} games have ended since the last"
 
 
 def _gate_meaning(gate: GateConfig, specs: MultiAgentSpec) -> str:

@@ -72,7 +72,7 @@ def _parse_override(override: str) -> tuple[str, Any]:
     from hydra.errors import HydraException  # noqa: PLC0415
 
     key, sign, text = str(override).partition("=")  # callers from Python may pass any object
-    key = key.lstrip("+~")
+    key = key.lstrip("+")
     if not sign:
         raise ConfigError(f"{override}: expected key=value, {_suggest_choice(key)}")
     if is_text(key):

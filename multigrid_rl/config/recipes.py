@@ -124,10 +124,10 @@ def _scenario_recipe(settings: dict[str, Any]) -> str:
     """Return the recipe for these settings that a scenario, or the scenario named like its package, names."""
     kinds = [*builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
     for candidate in _matching_scenarios(settings.get("scenario", "1v1")):
-        named = scenario_values(candidate).get("recipe")
+        named = settings.get("scenario.recipe", scenario_values(candidate).get("recipe"))
         named = named if isinstance(named, dict) else {"default": named}
-        found = next((named[kind] for kind in kinds if named.get(kind)), None)
-        if found is not None:
+        names = (settings.get(f"scenario.recipe.{kind}", named.get(kind)) for kind in kinds)
+        if found := next(filter(None, names), None):
             return str(found)
     return "none"
 

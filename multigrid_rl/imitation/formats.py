@@ -214,7 +214,7 @@ def _from_torch(path: Path, columns: Mapping[str, Space]) -> tuple[Iterator[Epis
         np.split(array, np.cumsum(lengths[name])[:-1]) if name in lengths else array for name, array in arrays.items()
     )
     width = np.prod(columns["observations"].shape or ())
-    if len(obs) and np.ndim(obs[0]) > 1 and np.size(obs[0]) != width:  # episodes
+    if "observations" in lengths or (len(obs) and np.ndim(obs[0]) > 1 and np.size(obs[0]) != width):  # episodes
         if len(obs) != len(actions):
             wanted = "as many episodes of actions as of observations"
             raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))

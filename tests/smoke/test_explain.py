@@ -7,6 +7,7 @@ import safetensors.numpy
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
+import multigrid_rl
 from commands import call, works
 from composing import SCENARIOS
 from multigrid_rl.cli.explain import Sizes, sections
@@ -63,6 +64,23 @@ def test_gradient_steps_match_rllib(rows, minibatch, epochs):
     batch = MultiAgentBatch({"red_0": SampleBatch({"obs": list(range(rows))})}, rows)
     cut = list(MiniBatchCyclicIterator(batch, num_epochs=epochs, minibatch_size=minibatch))
     assert size.gradient_steps_per_update == len(cut)
+
+
+@pytest.mark.parametrize(
+    ("more", "steps"),
+    [
+        (["train=vpg"], 4 + 40),
+        (
+            ["train.pi_iters=3", "train.v_iters=5", "train.minibatch_size=24"],
+            math.ceil(3 * 64 / 24) + math.ceil(5 * 64 / 24),
+        ),
+        (["train.recompute=true", "train.minibatch_size=24", "train.epochs=3"], 3 * math.ceil(64 / 24)),
+    ],
+)
+def test_gradient_steps_count_passes_of_values_and_passes_with_new_advantages(tmp_path, more, steps):
+    pendulum = ["env_id=Pendulum-v1", "train.num_envs=4", "train.num_steps=16", "train.until=64", *more]
+    assert sizes(*pendulum).gradient_steps_per_update == steps
+    assert multigrid_rl.train(None, *pendulum, run_dir=tmp_path / "run").metrics["gradient_steps"].tolist() == [steps]
 
 
 @pytest.mark.parametrize(("runners", "threads"), [(0, 0), (2, 0), (2, 1)])

@@ -159,6 +159,18 @@ def test_scenario_recipe_is_default(name):
     assert compose([f"scenario={name}", "experiment=none"]).experiment is None
 
 
+@pytest.mark.parametrize(
+    ("words", "recipe"),
+    [
+        (["scenario=1v1", "scenario.recipe=1v1-plain"], "1v1-plain"),
+        (["scenario=1v1", "scenario.recipe=null"], None),
+        (["scenario=coop", "scheme=dtde", "scenario.recipe.dtde=coop"], "coop"),
+    ],
+)
+def test_recipe_of_a_scenario_may_be_another(words, recipe):
+    assert compose(words).experiment == recipe
+
+
 def test_scheme_selects_its_recipe(monkeypatch):
     for scheme, recipe in {"ctde": "coop", "dtde": "coop-dtde"}.items():
         config = compose(["scenario=coop", f"scheme={scheme}"])
@@ -197,5 +209,7 @@ def test_overrides_have_one_grammar():
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"^seed: .*key=value"):
         parse(["seed"])
+    with pytest.raises(ConfigError, match=r"^~train\.lr: expected one of the keys"):
+        compose(["~train.lr=0.001"])  # Hydra's word for what is left out
     with pytest.raises(ConfigError, match=r"^train\.lr=\[1: "):
         parse(["train.lr=[1"])
