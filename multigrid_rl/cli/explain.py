@@ -18,7 +18,7 @@ from multigrid_rl.cli.output import console
 from multigrid_rl.config.compose import check_budget, compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config_file
-from multigrid_rl.config.schema import RunConfig
+from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reports import metrics_of
 from multigrid_rl.tables import entries, load
@@ -26,11 +26,9 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
     from multigrid_rl.config.scenario import GateConfig
-    from multigrid_rl.config.schema import RunConfig
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.types import MultiAgentSpec
 
@@ -59,13 +57,11 @@ class Sizes(NamedTuple):
         batch, product = train.batch_size, train.gamma * train.lam
         # The network with the most agents decides how many minibatches there are.
         largest = max(agents.values(), default=0) * batch
-        updates, one_pass = math.ceil(train.until / batch), math.ceil(largest / train.minibatch)
-        steps = train.passes * one_pass if train.recompute else math.ceil(train.passes * largest / train.minibatch)
-        steps += math.ceil((train.v_iters or 0) * largest / train.minibatch)
+        updates, steps = math.ceil(train.until / batch), trainer_of(train.trainer).gradient_steps(train, largest)
         return cls(
             agents=agents,
             batch_size=batch,
-            minibatches_per_epoch=one_pass,
+            minibatches_per_epoch=math.ceil(largest / train.minibatch),
             gradient_steps_per_update=steps,
             updates=updates,
             gradient_steps=updates * steps,
@@ -259,14 +255,17 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
     sequences = f" ({config.rows_per_minibatch} whole sequences)" if memory else ""
     meaning = f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps"
     yield "train.minibatch_size", f"{train.minibatch:,} steps", meaning
+    steps = "gradient steps per update", f"{sizes.gradient_steps_per_update:,}"
+    if trainer_of(train.trainer).replays:
+        yield *steps, "on random steps of all that are kept. More: learns more from each step, slower"
+        return
     meaning = "rows / minibatch_size, rounded up: gradient steps of one pass over the batch"
     yield "minibatches per epoch", f"{sizes.minibatches_per_epoch:,}", meaning
     meaning = "passes over each batch. More: uses data better, may overshoot"
     kinds = [name for name in ("pi_iters", "v_iters") if getattr(train, name)] or ["epochs"]
     yield from ((f"train.{name}", f"{getattr(train, name):,}", meaning) for name in kinds)
     several = f"rounded up{'; each network' * (len(sizes.agents) > 1)}. More: learns more from each batch, slower"
-    meaning = f"{' and '.join(kinds)} x rows / minibatch_size, {several}"
-    yield "gradient steps per update", f"{sizes.gradient_steps_per_update:,}", meaning
+    yield *steps, f"{' and '.join(kinds)} x rows / minibatch_size, {several}"
 
 
 def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:

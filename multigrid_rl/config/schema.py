@@ -265,7 +265,7 @@ class RunConfig(Part):
         self._check_cluster()
         self._check_curriculum()
         allowed = f"at most num_envs * num_steps = {train.batch_size}"
-        self.require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
+        self.require(trainer.replays or train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
         activations = model.entry.activations
         allowed = f"{' or '.join(activations or ())} with model={model.name}"
         self.require(activations is None or model.activation in activations, "model.activation", allowed)

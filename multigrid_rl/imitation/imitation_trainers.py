@@ -12,7 +12,7 @@ from multigrid_rl.config.network import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.config.scenario import Part, Steps, env_signature
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.metrics import MetricGroup
-from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
+from multigrid_rl.offpolicy.sac_trainer import SacTrain, SacTrainer
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
@@ -327,20 +327,16 @@ class AdversarialTrainer(Imitation):
         return AdversarialUpdate.of(config, networks, action_spaces, **options)
 
 
-class DacTrainer(AdversarialTrainer):
+class DacTrainer(AdversarialTrainer, SacTrainer):
     """Soft actor-critic with the rewards of a discriminator that also learns from the replay buffer."""
 
     settings = DacTrain
-    learns_values = False
-    brings = (*SAC.brings, "learner/*/discriminator_*")
+    brings = (*SacTrainer.brings, "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
         """Check the requirements of both."""
-        SAC.check(config)
+        SacTrainer.check(self, config)
         super().check(config)
-
-    def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
-        return SAC.describe(config, threads, games)
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from replayed and recorded steps."""

@@ -18,7 +18,7 @@ from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.mlp import tower
-from multigrid_rl.offpolicy.sac_trainer import SacTrain
+from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
 from multigrid_rl.types import Clock
 
 Array = NDArray[Any]
@@ -261,7 +261,7 @@ class Sac:
         self.clock.lap("minibatch")
         options, metrics = self._train.sac, {}
         ready = env_steps >= options.learning_starts
-        steps = round(self._train.batch_size * options.updates_per_step) if ready else 0
+        steps = SAC.gradient_steps(self._train, self._train.batch_size) if ready else 0
         for name in batches:
             found, agent = self._prepare(name), self.agents[name]
             metrics[name] = {**found, **agent.learn(steps), "gradient_steps": float(steps)}

@@ -48,35 +48,42 @@ class SacTrain(TrainConfig):
 class SacTrainer(Trainer):
     """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290): learns from a replay buffer."""
 
-    settings = SacTrain
+    settings: type[TrainConfig] = SacTrain
     learns_values = False
-    brings = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
+    replays = True
+    brings: tuple[str, ...] = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
 
     def check(self, config: RunConfig) -> None:
         """Check that actions are differentiable, and that this learner supports all settings."""
+        train = config.train
+        assert isinstance(train, SacTrain)
+        batch, buffer = train.batch_size, train.sac.buffer
         for key, valid, wanted, value in (
             ("model.head", config.model.head == HEAD, HEAD, config.model.head),
             ("model.name", config.model.name == "mlp", "mlp", config.model.name),
             ("model.normalise", not config.model.normalise, "false", config.model.normalise),
             ("model.scale_values", not config.model.scale_values, "false", config.model.scale_values),
             ("model.norm", config.model.norm == "none", "none", config.model.norm),
-            ("train.warm_up", not config.train.warm_up, "0", config.train.warm_up),
-            ("train.time_limits", config.train.time_limits == "bootstrap", "bootstrap", config.train.time_limits),
+            ("train.warm_up", not train.warm_up, "0", train.warm_up),
+            ("train.time_limits", train.time_limits == "bootstrap", "bootstrap", train.time_limits),
+            ("train.sac.buffer", buffer >= batch, f"at least a batch of {batch} steps", buffer),
+            ("train.minibatch_size", train.minibatch <= buffer, f"at most sac.buffer={buffer}", train.minibatch),
             ("cluster.num_learners", config.cluster.num_learners == 0, "0", config.cluster.num_learners),
         ):
-            config.require(valid, key, f"{wanted} with train={config.train.trainer}", value)
-        train = config.train
-        assert isinstance(train, SacTrain)
-        batch, options = train.batch_size, train.sac
-        config.require(options.buffer >= batch, "train.sac.buffer", f"at least a batch of {batch} steps")
-        learns = round(batch * options.updates_per_step) > 0
+            config.require(valid, key, f"{wanted} with train={train.trainer}", value)
+        learns = self.gradient_steps(train, batch) > 0
         config.require(learns, "train.sac.updates_per_step", f"a gradient step for a batch of {batch} steps")
+
+    def gradient_steps(self, train: TrainConfig, rows: int) -> int:  # noqa: ARG002 - it draws from all kept steps
+        """Return the gradient steps of an update."""
+        assert isinstance(train, SacTrain)
+        return round(train.batch_size * train.sac.updates_per_step)
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight."""
         train = config.train
         assert isinstance(train, SacTrain)
-        updates = train.batch_size * train.sac.updates_per_step
+        updates = self.gradient_steps(train, train.batch_size)
         return [
             super().describe(config, threads, games)[0],
             f"{threads}, {updates:,.0f} gradient steps a batch on {train.minibatch} of {train.sac.buffer:,} kept steps",

@@ -7,6 +7,7 @@ An iteration is :meth:`Sampler.sample`, the learner's ``learn``, :meth:`Sampler.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -101,13 +102,14 @@ class Trainer:
         settings: schema of ``train``, with the trainer's sections.
         learns_values: a value network is trained by rewards; else gates on values are left out.
         reads_data: learns from recorded play, the run's ``data``.
+        replays: minibatches are random steps of all that it keeps, not parts of a batch.
         brings: patterns of the metrics that it reports and that other trainers may lack.
         counts: what a step of the budget is, as (participle, adjective).
     """
 
     settings: type[TrainConfig] = TrainConfig
     learns_values = True
-    reads_data = False
+    reads_data = replays = False
     brings: tuple[str, ...] = (
         "approx_kl/*", "approx_kl_k1/*", "clip_fraction/*",
         "learner/*/policy_loss", "learner/*/vf_loss", "learner/*/entropy_coef",
@@ -130,6 +132,12 @@ class Trainer:
         who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
         batch = f"{train.num_envs} {games} x {train.num_steps} steps = {train.batch_size} steps a batch"
         return [f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
+
+    def gradient_steps(self, train: TrainConfig, rows: int) -> int:
+        """Return the gradient steps of an update of a network with ``rows`` steps in a batch."""
+        part = rows / train.minibatch  # where the last minibatch of a pass is not full, the next pass fills it
+        steps = train.passes * math.ceil(part) if train.recompute else math.ceil(train.passes * part)
+        return steps + math.ceil((train.v_iters or 0) * part)
 
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:  # noqa: ARG002 - for subclasses
         """Return names and descriptions of training rewards that it adds."""

@@ -6,8 +6,10 @@ import torch
 
 from commands import call
 from hostile_agents import Target
+from multigrid_rl.cli.explain import Sizes, sections
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, estimate
@@ -189,6 +191,20 @@ def test_run_resumes_number_for_number(tmp_path, buffer):
     assert whole[-1]["gradient_steps"] == 32 * len(whole), "64 steps of an iteration, half a gradient step for each"
 
 
+def test_a_minibatch_may_be_larger_than_what_was_just_played(tmp_path):
+    one_step = ["train.num_envs=1", "train.num_steps=1", "train.sac.updates_per_step=1", "train.sac.learning_starts=5"]
+    rows = tiny_run(tmp_path / "run", *SMALL, *one_step, "train.until=12")[1]
+    assert [row["gradient_steps"] for row in rows] == [0, 0, 0, 0, *range(1, 9)]
+
+
+def test_gradient_steps_are_explained():
+    config = compose([*SMALL, "train.num_steps=8", "train.until=1024"])
+    size = Sizes.of(config, [AGENT])
+    assert (size.gradient_steps_per_update, size.gradient_steps) == (32, 512)
+    shown = sections(config, env_factory(config).specs, {})["One update: play, then learn"]
+    assert "train.epochs" not in [name for name, *_ in shown]
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -201,8 +217,9 @@ def test_run_resumes_number_for_number(tmp_path, buffer):
         (["init=x", "train.warm_up=50"], "train.warm_up: expected 0 with train=sac, got 50"),
         (
             ["train.num_steps=8", "train.sac.buffer=63"],
-            "train.sac.buffer: expected at least a batch of 64 steps, got 63",
+            "train.sac.buffer: expected at least a batch of 64 steps with train=sac, got 63",
         ),
+        (["train.sac.buffer=31", "train.num_steps=1"], "train.minibatch_size: expected at most sac.buffer=31"),
         (["train.num_steps=8", "train.sac.updates_per_step=0.001"], "expected a gradient step for a batch of 64 steps"),
     ],
 )
