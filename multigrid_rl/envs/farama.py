@@ -130,7 +130,7 @@ def _names(agents: Sequence[Any]) -> dict[Any, str]:
     return names
 
 
-class _Zoo:
+class _Zoo(Game):
     def __init__(self, env: Any) -> None:
         self.env = env
         self._names = _names(env.possible_agents)
@@ -155,9 +155,6 @@ class _Zoo:
         if mode == "text" and self._text is not None:
             return self._text(self.env.unwrapped)
         return self.env.render()
-
-    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
-        return str(action)
 
     def close(self) -> None:
         self.env.close()

@@ -82,8 +82,9 @@ class Game(Protocol):
     def drawn(self, mode: DrawMode, agent: str | None = None) -> Any:
         """Draw the current state; as text only what ``agent`` may know."""
 
-    def named(self, agent: str, action: int) -> str:
+    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - for games that name choices
         """Return the name of a choice: its number if the game has no names."""
+        return str(action)
 
     def close(self) -> None:
         """Release windows, threads and files."""

@@ -55,8 +55,7 @@ class SacTrainer(Trainer):
 
     def check(self, config: RunConfig) -> None:
         """Check that actions are differentiable, and that this learner supports all settings."""
-        train = config.train
-        assert isinstance(train, SacTrain)
+        train: Any = config.train
         batch, buffer = train.batch_size, train.sac.buffer
         for key, valid, wanted, value in (
             ("model.head", config.model.head == HEAD, HEAD, config.model.head),
@@ -74,20 +73,17 @@ class SacTrainer(Trainer):
         learns = self.gradient_steps(train, batch) > 0
         config.require(learns, "train.sac.updates_per_step", f"a gradient step for a batch of {batch} steps")
 
-    def gradient_steps(self, train: TrainConfig, rows: int) -> int:  # noqa: ARG002 - it draws from all kept steps
+    def gradient_steps(self, train: Any, rows: int) -> int:  # noqa: ARG002 - it draws from all kept steps
         """Return the gradient steps of an update."""
-        assert isinstance(train, SacTrain)
-        return round(train.batch_size * train.sac.updates_per_step)
+        steps: float = train.batch_size * train.sac.updates_per_step
+        return round(steps)
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight."""
-        train = config.train
-        assert isinstance(train, SacTrain)
-        updates = self.gradient_steps(train, train.batch_size)
-        return [
-            super().describe(config, threads, games)[0],
-            f"{threads}, {updates:,.0f} gradient steps a batch on {train.minibatch} of {train.sac.buffer:,} kept steps",
-        ]
+        train: Any = config.train
+        sampling, _ = super().describe(config, threads, games)
+        steps = f"{self.gradient_steps(train, train.batch_size):,} gradient steps a batch"
+        return [sampling, f"{threads}, {steps} on {train.minibatch} of {train.sac.buffer:,} kept steps"]
 
     def recomputes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Return true: paths hold the next observation of each step."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from multigrid_rl.envs.base import AGENT, reset_with_seed
 from multigrid_rl.envs.gymnasium import make_env
-from multigrid_rl.envs.zoo import QUIET, DrawMode, StepResult, open_game
+from multigrid_rl.envs.zoo import QUIET, DrawMode, Game, StepResult, open_game
 from multigrid_rl.evaluation.evaluation import Mode, PlayedPart, evaluate, labelled_games, record_of
 from multigrid_rl.evaluation.replays import EpisodeRecord, Shot, ZooRecord, choose, shots
 from multigrid_rl.evaluation.targets import Sides, Target
@@ -64,7 +64,7 @@ def usual_side(source: str) -> Sides:
     return "blue" if seats and all(seat.startswith("blue") for seat in seats) else "red"
 
 
-class OneSeat:
+class OneSeat(Game):
     """One environment as a game with one seat (``envs.zoo.Game``), to play an episode again; raises as ``make_env``."""
 
     agents, turns = (AGENT,), False
@@ -97,13 +97,9 @@ class OneSeat:
         turn, ended = ((), {AGENT: bool(terminated)}) if terminated or truncated else ((AGENT,), {})
         return StepResult({AGENT: (observation, info)}, turn, {AGENT: float(reward)}, ended)
 
-    def drawn(self, how: DrawMode) -> Any:  # noqa: ARG002 - pictures alone
+    def drawn(self, mode: DrawMode, agent: str | None = None) -> Any:  # noqa: ARG002 - pictures alone
         """Draw the current state."""
         return self.env.render()
-
-    def named(self, agent: str, action: int) -> str:  # noqa: ARG002 - it has no names
-        """Return the number of a choice."""
-        return str(action)
 
     def close(self) -> None:
         """Let go of windows."""
