@@ -212,7 +212,7 @@ class Examiner:
         }
 
 
-def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
+def examiner_of(rubric: Rubric, folder: Path, earlier: dict[str, Path], limits: Limits = LIMITS) -> Examiner:
     """Return an examiner that finds copies of the project's players and of ``earlier`` submissions."""
     return Examiner(rubric, folder, originals_of(*scenario_and_game(rubric.scenario), earlier), limits)
 
