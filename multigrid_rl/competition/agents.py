@@ -217,12 +217,7 @@ class AgentPlayer(AbstractContextManager["AgentPlayer"]):
         """Add the rewards of its seats in a step (N, C) to the next message about the game."""
         self._unsent_rewards[state[state >= 0]] += rewards[state >= 0]
 
-    def act(
-        self,
-        view: SeatView,
-        state: NDArray[np.intp],
-        rng: UniformSource,  # noqa: ARG002
-    ) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    def act(self, view: SeatView, state: NDArray[np.intp], rng: UniformSource) -> tuple[NDArray[Any], NDArray[np.intp]]:  # noqa: ARG002
         """Return actions (N,), of a team or of several parts (N, W); idle actions in games without a request.
 
         Raises ``PlayerFaultError``: the agent broke a limit or the protocol; its process has ended.

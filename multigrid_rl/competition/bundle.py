@@ -96,12 +96,7 @@ def bundle_sha256(folder: Path) -> str:
 
 
 def load_team(
-    folder: Path,
-    spec: Seats,
-    team: str,
-    *,
-    greedy: bool = False,
-    limits: Limits = SEATED_LIMITS,
+    folder: Path, spec: Seats, team: str, *, greedy: bool = False, limits: Limits = SEATED_LIMITS
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 

@@ -172,14 +172,14 @@ def _has_learned(choices: NDArray[np.int8]) -> bool:
 class Originals:
     """Players for comparison with submissions: of a catalogue, the example agents, and earlier submissions.
 
-    ``earlier``: folders of submissions; unplayable ones are left out.
+    ``earlier``: folders of submissions by name; unplayable ones are left out.
     """
 
     #: Whether agents are compared by a probe, for which they play.
     probes_agents = True
     players: dict[str, Fingerprint]
 
-    def __init__(self, spec: Any, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
+    def __init__(self, spec: Any, catalogue: Catalogue, earlier: Mapping[str, Path] = {}) -> None:
         self.spec = spec
         teams: dict[str, Teams] = {}
         for name in (name for name in catalogue.names() if name not in BUILT_IN):
@@ -194,7 +194,7 @@ class Originals:
             name: self.of_networks(loaded, read_parts(catalogue.folder(name))) for name, loaded in teams.items()
         }
         self._add_examples()
-        self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
+        self._add(earlier)
 
     @property
     def by_play(self) -> bool:

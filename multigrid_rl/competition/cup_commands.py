@@ -206,8 +206,7 @@ def grade(
         exit_on_signals("the same command resumes the class" if table else ""),
         closing(Scratch()) as scratch,
     ):
-        earlier_hand_ins = hand_ins.hand_ins(earlier, scratch.path) if earlier is not None else []
-        known = [hand_in.folder for hand_in in earlier_hand_ins if not hand_in.problem]
+        known = hand_ins.playable(earlier, scratch.path) if earlier is not None else {}
         examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:
             cup_on_screen.show_class(hand_ins.hand_ins(bundle, scratch.path), examiner, table)

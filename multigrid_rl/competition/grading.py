@@ -41,8 +41,7 @@ from multigrid_rl.competition.rubric import (
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import csv_text, json_text, safe_cell, write_atomic
-from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import PlayerFaultError
@@ -86,6 +85,12 @@ class Examiner:
     def sides(self) -> tuple[str, ...]:
         """Its teams."""
         return sides_of(self.spec)
+
+    def files_sha256(self, bundle: Path) -> str:
+        """Return the hash of a submission, hidden opponents, and names of earlier ones. Raises ``PlayerError``."""
+        hidden = {self.folder / str(exam.opponent) for exam in self.rubric.exams if exam.is_hidden}
+        hashes = [folder_sha256(folder) for folder in [bundle, *sorted(hidden)] if folder.is_dir()]
+        return sha256_of(json.dumps([hashes, sorted(self.originals.players.keys() - self.originals.known)]).encode())
 
     def episodes(self, exam: Exam) -> int:
         """Return the number of games of an exam, of all sides together."""
@@ -202,7 +207,7 @@ class Examiner:
         return {
             "name": exam.name,
             "opponent": exam.opponent,
-            "hidden": exam.opponent is not None and exam.opponent not in (*BUILT_IN, *Catalogue().entries),
+            "hidden": exam.is_hidden,
             "sides": exam.sides,
             "episodes": sum(table.episodes for _, table in tables),
             "checks": [
@@ -212,7 +217,7 @@ class Examiner:
         }
 
 
-def examiner_of(rubric: Rubric, folder: Path, earlier: list[Path], limits: Limits = LIMITS) -> Examiner:
+def examiner_of(rubric: Rubric, folder: Path, earlier: dict[str, Path], limits: Limits = LIMITS) -> Examiner:
     """Return an examiner that finds copies of the project's players and of ``earlier`` submissions."""
     return Examiner(rubric, folder, originals_of(*scenario_and_game(rubric.scenario), earlier), limits)
 
@@ -265,7 +270,7 @@ def grade_class(
     with exclusive_lock(home):
         examiner = replace(examiner, rubric=_seeded_rubric(home, examiner.rubric))
         for hand_in in hand_ins:
-            earlier = _earlier_result(home, hand_in)
+            earlier = _earlier_result(home, hand_in, examiner)
             results.append(_grade_hand_in(home, hand_in, examiner) if earlier is None else earlier)
             show(printable(hand_in.name), results[-1], earlier is None)
         copies = _copies(hand_ins, results, examiner.originals)
@@ -293,20 +298,21 @@ def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
     return rubric
 
 
-def _earlier_result(home: Path, hand_in: Submission) -> dict[str, Any] | None:
-    """Return the result of an earlier session; ``None`` if the submission has changed or the file is damaged."""
+def _earlier_result(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any] | None:
+    """Return the result of an earlier session; ``None`` if other files met, copies now count, or it is damaged."""
     try:
         result = json.loads(_file(home, hand_in, RESULTS, ".json").read_bytes())
-        unchanged = result["files_sha256"] == folder_sha256(hand_in.folder)
+        unchanged = result["files_sha256"] == examiner.files_sha256(hand_in.folder)
+        is_refused = examiner.rubric.refuse_known and result["same_as"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return result if unchanged else None
+    return result if unchanged and not is_refused else None
 
 
 def _grade_hand_in(home: Path, hand_in: Submission, examiner: Examiner) -> dict[str, Any]:
     files = None
     with suppress(PlayerError):
-        files = folder_sha256(hand_in.folder)  # hashed before grading: a later change is graded next time
+        files = examiner.files_sha256(hand_in.folder)  # hashed before grading: a later change is graded next time
     result = examiner.result(hand_in)
     if not result["problem"]:  # failures are played again
         result["files_sha256"] = files
@@ -370,7 +376,8 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _csv(hand_ins: list[Submission], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
-    checks, rows = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks], []
+    names, rows = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks], []
+    checks = [f"{name} ({names[:k].count(name) + 1})" if name in names[:k] else name for k, name in enumerate(names)]
     for hand_in, result, copy in zip(hand_ins, results, copies, strict=True):
         points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
         texts = {"student": hand_in.name, "problem": result["problem"] or "", "same_as": copy}

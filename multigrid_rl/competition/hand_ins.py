@@ -59,6 +59,12 @@ def hand_ins(folder: Path, scratch: Path) -> list[Submission]:
     return [hand_in(path, scratch / folder.resolve().name) for path in paths]
 
 
+def playable(folder: Path, scratch: Path) -> dict[str, Path]:
+    """Return the folders of all :func:`hand_ins` that can be read, by ``folder/name``."""
+    found = hand_ins(folder, scratch)
+    return {f"{folder.resolve().name}/{each.name}": each.folder for each in found if each.problem is None}
+
+
 def hand_in(path: Path, scratch: Path) -> Submission:
     """Return the submission at ``path``, unpacked below ``scratch`` if zipped. Raises ``ScratchError``."""
     room = Counter(bytes=_MAX_UNPACKED, files=2 * MAX_FOLDER_FILES)

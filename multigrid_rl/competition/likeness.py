@@ -39,11 +39,11 @@ class Likeness(Originals):
 
     probes_agents = False
 
-    def __init__(self, spec: Seats, catalogue: Catalogue, earlier: Iterable[Path] = ()) -> None:
+    def __init__(self, spec: Seats, catalogue: Catalogue, earlier: Mapping[str, Path] = {}) -> None:
         self.spec, self.players = spec, {}
         self._add({name: catalogue.folder(name) for name in catalogue.names() if name not in BUILT_IN})
         self._add_examples()
-        self._add({f"{folder.parent.name}/{folder.name}": folder for folder in earlier})
+        self._add(earlier)
 
     @cached_property
     def _views(self) -> dict[str, NDArray[Any]]:
@@ -110,7 +110,7 @@ class Likeness(Originals):
         return max((float((np.abs(a - b) <= _TOLERANCE).all(axis=1).mean()) for a, b in pairs), default=0.0)
 
 
-def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Iterable[Path] = ()) -> Originals:
+def originals_of(scenario: ScenarioConfig, spec: Seats, earlier: Mapping[str, Path] = {}) -> Originals:
     """Return the project's players and ``earlier`` submissions for comparison in a game."""
     originals = Originals if scenario.kind.board else Likeness
     return originals(spec, Catalogue(data_root() / "checkpoints"), earlier)

@@ -168,6 +168,11 @@ class Exam(Part):
     episodes: int = Field(default=EPISODES, ge=100, le=1_000_000)
     checks: list[Check] = Field(min_length=1)
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether students do not know the opponent."""
+        return self.opponent is not None and self.opponent not in (*BUILT_IN, *Catalogue().entries)
+
 
 class Rubric(Part):
     """Rules for grading a bundle."""

@@ -36,18 +36,16 @@ SURPRISE = 0.2
 def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
     """Fit Bradley-Terry ratings of ``names``, the mean of all is 1000.
 
-    A draw counts half for each side, and a pair without games is left out. The bootstrap draws whole game numbers, so
-    the two games from both sides of the board that share a seed stay together.
+    A draw counts half for each side, and a pair without games is left out. The bootstrap draws whole game numbers: all
+    games of one number, of every pair and from both sides of the board, have one seed and stay together.
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if not pairs:
         return {name: Interval(MEAN, MEAN, MEAN) for name in names}
-    drawn = []
-    for pair in pairs:
-        number = len(games[pair])
-        drawn.append(rng.multinomial(number, np.full(number, 1 / number), size=resamples) @ games[pair])
-    counts = np.stack([games[pair].sum(axis=0) for pair in pairs])
-    values, *samples = _fit(names, pairs, [counts, *np.stack(drawn, axis=1)])
+    results = np.stack([games[pair] for pair in pairs], axis=1)
+    number = len(results)
+    drawn = rng.multinomial(number, np.full(number, 1 / number), size=resamples)
+    values, *samples = _fit(names, pairs, [results.sum(axis=0), *np.tensordot(drawn, results, 1)])
     low, high = np.percentile(samples, (2.5, 97.5), axis=0)
     return {
         name: Interval(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
@@ -209,10 +207,8 @@ def _returns_table(names: list[str], pairings: list[Pairing], config: CupConfig)
         played_sides += [(p, _teams(config)[1], p.return_blue) for p in pairings if p.blue == name]
         played = np.array([[letter in _PLAYED for letter in p.outcomes] for p, *_ in played_sides])
         earned = np.where(played, np.array([values for *_, values in played_sides]), np.nan)
-        by_side: dict[str, list[NDArray[np.float64]]] = {}
-        for (_, side, _), row in zip(played_sides, earned, strict=True):
-            by_side.setdefault(side, []).append(row)
-        sides = {side: np.concatenate(values) for side, values in by_side.items()} if len(by_side) > 1 else {}
+        own_sides = [side for _, side, _ in played_sides]
+        by_side = {side: earned[(np.array(own_sides) == side)[:, None] & played] for side in dict.fromkeys(own_sides)}
         columns = earned[:, played.any(axis=0)]
         mean, low, high = interval_of(np.nanmean(columns, axis=0))
         rows.append(
@@ -225,7 +221,7 @@ def _returns_table(names: list[str], pairings: list[Pairing], config: CupConfig)
                 games=int(played.sum()),
                 forfeited=sum(p.count("r" if name == p.red else "b") for p, *_ in played_sides),
                 length_mean=_mean([length for p, *_ in played_sides for length in _unforfeited(p.length, p)]),
-                sides={side: _mean(values[np.isfinite(values)].tolist()) for side, values in sides.items()},
+                sides={side: _mean(values.tolist()) for side, values in by_side.items()} if len(by_side) > 1 else {},
             )
         )
     rows.sort(key=lambda row: (row.forfeited > 0, -row.mean, row.name))

@@ -13,7 +13,7 @@ from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
 #: Format of written files; older ones can be read.
-FORMAT = 2
+FORMAT = 3
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 #: Bound of an interval; NaN, null in the file, for a single game.

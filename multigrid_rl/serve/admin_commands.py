@@ -7,7 +7,7 @@ import shutil
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from sqlalchemy import func, insert, select, text
 from multigrid_rl.competition.cup import play_cup
 from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions, write_results
 from multigrid_rl.competition.entries import find_entries
-from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
+from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.files import atomic_path, csv_text
 from multigrid_rl.players.cards import PlayerError
@@ -67,7 +67,7 @@ def verify(context: AdminContext) -> dict[str, Any]:
     computed = {number: tuple(ratings.get(number, ())) for number in stored}
     wrong = [n for n in stored if computed[n] != stored[n]]
     differences = [f"rating of {player_name(rows[n])}: {stored[n]} kept, {computed[n]} computed" for n in wrong]
-    changed_files, forgotten = _changed_files(queue, list(rows.values()))
+    changed_files, forgotten = _changed_files(queue, judge, list(rows.values()))
     programs = {row.id for row in rows.values() if row.kind == "external"}
     eligible = [game for game in games if not {game.red_id, game.blue_id} & forgotten]
     pairings = {game.id: Pairing.model_validate_json(game.pairing) for game in eligible}
@@ -84,7 +84,7 @@ def verify(context: AdminContext) -> dict[str, Any]:
     return {**counts, "different": len(differences) + len(changed_files)}
 
 
-def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int]]:
+def _changed_files(queue: Queue, judge: Judge, rows: list[HandIn]) -> tuple[list[str], set[int]]:
     """Return a line for each entry whose files differ from the submission, and the ids of forgotten ones."""
     lines, forgotten = [], set()
     for row in rows:
@@ -94,13 +94,10 @@ def _changed_files(queue: Queue, rows: list[HandIn]) -> tuple[list[str], set[int
         if row.name == "forgotten" and not folder.exists():
             forgotten.add(row.id)
             continue
-        unchanged = folder.is_dir()
-        if unchanged and row.kind == "external":
-            try:
-                unchanged = folder_sha256(folder) == row.sha256
-            except PlayerError:
-                unchanged = False
-        lines += [] if unchanged else [f"{player_name(row)}: its files have changed"]
+        with suppress(PlayerError):
+            if judge.read(folder).sha256 == row.sha256:
+                continue
+        lines.append(f"{player_name(row)}: its files have changed")
     return lines, forgotten
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -163,20 +164,20 @@ class Course(Strict):
         """The time zone of the class."""
         return ZoneInfo(self.time_zone)
 
-    def _extension_s(self, deadline: Deadline, code: str) -> float:
-        """Return the longest extension of a deadline for the student with this id or the team, in seconds."""
+    def _extended(self, deadline: Deadline, code: str) -> datetime:
+        """Return a deadline with the longest extension of this student or the team, by the class's clock."""
         ids = {code}.union(*({team, *members} for team, members in self.teams.items() if code in members))
         days = [each.days for each in self.extensions if each.of in ids and each.deadline in (None, deadline.name)]
-        return DAY_S * max(days, default=0.0)
+        return deadline.at.astimezone(self.zone) + timedelta(days=max(days, default=0.0))
 
     def end(self, deadline: Deadline, code: str) -> float:
         """Return the time, in seconds since 1970, until which a submission of a student is on time."""
-        return deadline.at.timestamp() + self._extension_s(deadline, code) + 3600 * deadline.grace_h
+        return self._extended(deadline, code).timestamp() + 3600 * deadline.grace_h
 
     def late_days(self, at: float, deadline: Deadline, code: str) -> int:
         """Return how many days a submission at ``at`` is late, begun ones counted; 0: on time."""
-        late_s = at - deadline.at.timestamp() - self._extension_s(deadline, code)
-        return 0 if late_s <= 3600 * deadline.grace_h else int(-(-late_s // DAY_S))
+        late = datetime.fromtimestamp(at, self.zone) - self._extended(deadline, code)  # days of 23 to 25 hours
+        return 0 if at <= self.end(deadline, code) else max(-(-late // timedelta(days=1)), 1)
 
     def points_shown(self, at: float, now: float, code: str) -> bool:
         """Return whether a student sees the points of a submission: at once, or after its deadline."""

@@ -20,7 +20,7 @@ from multigrid_rl.competition.cup_folder import Meeting, Pairing, meetings, scen
 from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, named_entry, probe_entry
 from multigrid_rl.competition.folders import Scratch, read_parts, remove_tree, write_parts
 from multigrid_rl.competition.grading import Examiner, examiner_of
-from multigrid_rl.competition.hand_ins import hand_in, hand_ins, reason_of
+from multigrid_rl.competition.hand_ins import hand_in, playable, reason_of
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.rubric import read_rubric
 from multigrid_rl.competition.sandbox import Limits
@@ -221,12 +221,11 @@ class Judge:
             return examiner_of(rubric, path.parent, folders)
 
     @contextmanager
-    def _earlier(self) -> Iterator[list[Path]]:
-        """Yield the folders of earlier years' submissions. Raises ``PlayerError``: there are none."""
+    def _earlier(self) -> Iterator[dict[str, Path]]:
+        """Yield the folders of earlier years' submissions by name. Raises ``PlayerError``: there are none."""
         with closing(Scratch()) as scratch:
             folder = self.course.earlier
-            found = hand_ins(self.course_folder / folder, scratch.path) if folder is not None else []
-            yield [each.folder for each in found if each.problem is None]
+            yield playable(self.course_folder / folder, scratch.path) if folder is not None else {}
 
     @cached_property
     def originals(self) -> Originals:

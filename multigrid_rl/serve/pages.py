@@ -131,13 +131,12 @@ def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
     for game in visit.site.store.games_of(hand_in.id):
         first = game.red == hand_in.id
         other = game.blue if first else game.red
-        if other not in by_opponent:
-            by_opponent[other] = Matchup(display_name(visit, other), Counter(), Counter(), [])
+        row = by_opponent.setdefault(other, Matchup(display_name(visit, other), Counter(), Counter(), []))
         outcomes = game.outcomes if first else game.outcomes.translate(_SIDES_SWAPPED)
         counts = {name: sum(map(outcomes.count, letters)) for name, letters in _LETTERS.items()}
-        (by_opponent[other].first if first else by_opponent[other].second).update(counts)
+        (row.first if first else row.second).update(counts)
         if game.has_replays and _may_watch(visit, game.red, game.blue):
-            by_opponent[other].games.append(game.id)
+            row.games.append(game.id)
     return sorted(by_opponent.values(), key=lambda row: (-row.first["games"] - row.second["games"], row.name))
 
 

@@ -113,8 +113,8 @@ def test_changed_entries_and_unfinished_cups_are_refused(cup, tmp_path):
 
 def test_a_cup_of_an_earlier_format_has_a_page_and_is_verified_by_its_own_version(cup):
     found = json.loads((cup / "results.json").read_bytes())
-    assert found["format"] == 2
+    assert found["format"] == 3
     assert "cycles" not in found
     edited(cup / "results.json", format=1, cycles=[["agent", "random"]])
     assert call("report", cup).exit_code == 0
-    assert "results.json: expected format 2, or multigrid-rl as of then" in complaint(call("cup", "verify", cup))
+    assert "results.json: expected format 3, or multigrid-rl as of then" in complaint(call("cup", "verify", cup))

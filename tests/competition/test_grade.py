@@ -52,12 +52,13 @@ RUBRIC = {
 }
 
 EXAM = RUBRIC["exams"][0]
+SIDES = ("own", "other")
 
 
 def grade(tmp_path, rubric=RUBRIC, bundle=BUNDLE, *options):
     """What the verb said, and its last line where that is JSON."""
     path = tmp_path / "rubric.yaml"
-    path.write_text(yaml.safe_dump(rubric), encoding="utf-8")
+    path.write_text(json.dumps(rubric), encoding="utf-8")
     result = call("grade", bundle, "--rubric", path, *options)
     last = result.output.splitlines()[-1]
     return result, json.loads(last) if last.startswith("{") else None
@@ -358,3 +359,37 @@ def test_rejects_empty_class_and_foreign_folders(tmp_path, a_class):
         ("class/grades.csv", "expected a place outside of"),
     ):
         assert wanted in complaint(grade(tmp_path, SHORT, a_class, "-o", tmp_path / table)[0])
+
+
+def test_resumed_class_meets_the_opponents_and_the_rule_of_copies_of_now(tmp_path):
+    bundle(tmp_path / "class" / "anna", ("blue_0",), seed=1)
+    shutil.copytree(BUNDLE, tmp_path / "class" / "bert")
+    bundle(tmp_path / "secret", ("red_0",), seed=2)
+    check = {"metric": "episode_len_mean", "from": 300, "full": 0, "points": 9}
+    exams = [
+        {"name": "hidden", "opponent": "secret", "sides": side, "episodes": 100, "checks": [check]} for side in SIDES
+    ]
+    options = RUBRIC | {"exams": exams, "refuse_known": True}, tmp_path / "class", "-o", tmp_path / "grades.csv"
+
+    def points(*more):
+        assert grade(tmp_path, *options, *more)[0].exit_code == 0
+        with (tmp_path / "grades.csv").open(newline="") as file:
+            return {row["student"]: float(row["points"]) for row in csv.DictReader(file)}
+
+    first = points("--allow-copies")
+    assert first["bert"] > 0
+    assert points() == first | {"bert": 0}
+    shutil.rmtree(tmp_path / "secret")
+    shutil.copytree(BUNDLE, tmp_path / "secret")
+    assert points()["anna"] != first["anna"]
+
+
+def test_class_table_has_a_column_for_each_of_two_equal_checks(tmp_path):
+    bundle(tmp_path / "class" / "anna", ("blue_0",), seed=1)
+    exams = [EXAM | {"episodes": 100, "sides": side, "checks": EXAM["checks"][:2]} for side in SIDES]
+    table = tmp_path / "grades.csv"
+    assert grade(tmp_path, RUBRIC | {"exams": exams}, tmp_path / "class", "-o", table)[0].exit_code == 0
+    columns = table.read_text().splitlines()[0].split(",")[4:8]
+    assert columns == [
+        f"against random: {check}{time}" for time in ("", " (2)") for check in ("win/* >= 0.9", "episode_len_mean <= 5")
+    ]

@@ -113,6 +113,15 @@ def test_copies_of_earlier_hand_ins_get_no_points(entries, tmp_path):
     works("grade", entries / "in" / "ada", *options, "--allow-copies")
 
 
+def test_earlier_hand_ins_in_folders_of_one_name_are_all_compared(entries, tmp_path):
+    for name in ("ada", "bob"):
+        shutil.copytree(entries / "in" / name, tmp_path / "earlier" / f"{name}_1" / "my-agent" / "my-agent")
+    for name in ("ada", "bob"):
+        options = ["--rubric", entries / "rubric.yaml", "--earlier", tmp_path / "earlier"]
+        result = call("grade", entries / "in" / name, *options)
+        assert f"a copy of earlier/{name}_1 " in json.loads(result.output.splitlines()[-1])["problem"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

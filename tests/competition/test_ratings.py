@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from multigrid_rl.competition.cup import forfeit
 from multigrid_rl.competition.cup_folder import Pairing, write_results
@@ -48,6 +49,14 @@ def test_ratings_of_three_recover_true_strengths():
     for name, value in strength.items():
         assert found[name].value == pytest.approx(value, abs=10)
         assert found[name].low < value < found[name].high
+
+
+def test_interval_counts_all_games_of_one_number_as_one_observation():
+    alike = games_of(60, 0, 40)
+    drawn = {("a", "b"): alike, ("a", "c"): alike, ("b", "c"): games_of(0, 100, 0)}
+    found = ratings(list("abc"), drawn, np.random.default_rng(0))["a"]
+    for bound, wins in zip((found.low, found.high), binom.interval(0.95, 100, 0.6), strict=True):
+        assert bound == pytest.approx(1000 + 2 / 3 * 400 * math.log10((wins + 0.5) / (100.5 - wins)), abs=6)
 
 
 def test_without_games_all_ratings_are_equal():

@@ -11,6 +11,7 @@ import pytest
 
 from commands import call, complaint, works
 from multigrid_rl.files import data_root
+from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.serve import admin_commands
 from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
 from multigrid_rl.serve.judge import Judge
@@ -96,6 +97,16 @@ def test_verify_computes_the_same_and_finds_what_was_changed(course):
     assert result.exit_code == 1
     assert "rating of h" in result.output
     assert "games differ" in result.output
+
+
+def test_verify_finds_weights_that_were_replaced(course, monkeypatch):
+    monkeypatch.setattr(admin_commands, "REPLAYED", 0)
+    with queue_of(course) as queue:
+        row = next(row.hand_in for row in queue.ladder() if row.hand_in.kind == "frozen" and row.person is not None)
+        weights = queue.entry_folder(row.id) / MODEL_FILE
+        weights.write_bytes((data_root() / "checkpoints" / "blue-rookie" / MODEL_FILE).read_bytes())
+    result = call("serve", "verify", course)
+    assert (result.exit_code, f"h{row.id}: its files have changed" in result.output) == (1, True)
 
 
 def test_backup_comes_back_in_either_database(course, database, tmp_path):

@@ -61,6 +61,20 @@ def of(tmp_path):
     return lambda **settings: Class(tmp_path, **{"deadlines": ONE} | settings)
 
 
+def test_days_are_those_of_the_class_where_its_clock_changes():
+    sunday = {"name": "exam", "at": "2026-10-24T23:59:00+02:00"}  # before a day of 25 hours
+    course = Course(deadlines=[sunday], extensions=[{"of": "s1", "days": 1}], time_zone="Europe/Berlin")
+    (deadline,) = course.deadlines
+    assert course.end(deadline, "s1") == at("2026-10-25T23:59:00+01:00")
+    for code, text, days in [
+        ("s1", "25T23:59", 0),
+        ("s1", "26T23:59", 1),
+        ("s2", "25T23:59", 1),
+        ("s2", "26T00:00", 2),
+    ]:
+        assert course.late_days(at(f"2026-10-{text}:00+01:00"), deadline, code) == days
+
+
 def test_late_hand_in_never_replaces_the_one_on_time_by_default(of):
     mine = of()
     early, on_time, late = mine.hand_in(-50, 0.9, 30)
