@@ -26,11 +26,9 @@ from multigrid_rl.text import ConfigError
 from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
     from multigrid_rl.config.scenario import GateConfig
-    from multigrid_rl.config.schema import RunConfig
     from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.types import MultiAgentSpec
 

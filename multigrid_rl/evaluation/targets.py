@@ -243,11 +243,13 @@ def _fits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
     return True
 
 
-def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Target:
+def run_target(
+    run: Path, config: RunConfig | None = None, checkpoint: str | None = None, judged_seat: str | None = None
+) -> Target:
     """Return the target for a run's exported policies, in its own scenario or the one of ``config``.
 
-    In its own scenario its opponents must be those of its training. If several teams learned, red or the first plays
-    against the run's players of the others.
+    In its own scenario its opponents must be those of its training. If several teams learned, that of
+    ``judged_seat``, by default red or the first, plays against the run's players of the others.
 
     Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
@@ -257,7 +259,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     folders = seat_refs(run, trained, checkpoint)
     game = trained.scenario.kind.spec
     teams = [game.team_of(seat) for seat in folders]
-    team = "red" if "red" in teams else teams[0]
+    team = game.team_of(judged_seat) if judged_seat else "red" if "red" in teams else teams[0]
     own_refs = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
     factory = _game(config or trained)
     if config is None:
@@ -271,6 +273,21 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
     return Target(run.name, factory, {seat: own_refs[seat] for seat in learning})
+
+
+def frozen_target(run: Path, folder: Path, checkpoint: str | None = None) -> Target:
+    """Return the target for a player in ``folder`` that was made of a run's: on its seats, in the place of the run's.
+
+    A network that was trained on both sides plays both, against random. Raises as :func:`run_target`.
+    """
+    card = read_card(folder)
+    if not run_config(run).scenario.kind.rivals:
+        return replace(env_target(str(run), (), checkpoint), refs=dict.fromkeys(card.seats, str(folder)))
+    target = run_target(run, checkpoint=checkpoint, judged_seat=card.seats[0])
+    refs = {seat: f"{folder}/" if seat in card.seats else ref for seat, ref in target.refs.items()}
+    others = {counterpart(target.spec, seat) for seat in refs} - {*refs}
+    target = replace(target, refs=refs, sides="both" if others and others <= {*card.seats} else "own")
+    return against(target, "random") if target.sides == "both" else target
 
 
 def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> dict[str, str]:
