@@ -129,6 +129,16 @@ def test_baseline_on_a_card_is_random_in_the_same_role(roles, tmp_path):
         assert [(row.win, row.loss) for row in (*card.strength, *card.baseline)] == [(share, 1 - share)] * 2
 
 
+def test_player_of_one_role_is_judged_in_it_and_met_in_it(roles):
+    toll, down = "env_id=pettingzoo:strange_games:toll", f"{run_player(roles / 'run', 'down_0')}/"
+    found = judged(down, toll, opponent="random")
+    assert [(part["side"], part["return_mean"]) for part in found["parts"]] == [("down_0", -3)]
+    for overrides, opponent in (((toll, f"scenario.seats.down_0={down}"), None), ((toll,), down)):
+        found = judged("random", *overrides, opponent=opponent)
+        assert [(part["side"], part["players"]["down_0"]) for part in found["parts"]] == [("up_0", down)]
+    assert len(judged("random", toll, opponent=str(roles / "run"))["parts"]) == 2
+
+
 def test_strength_of_players_is_not_measured_where_nobody_wins(tmp_path):
     pytest.importorskip("pyspiel")
     with pytest.raises(PlayerError, match=r"scenario: expected one whose games are won, .*, got kuhn"):
