@@ -145,6 +145,15 @@ def test_strength_of_players_is_not_measured_where_nobody_wins(tmp_path):
         rate(Catalogue(tmp_path), "kuhn", 100)
 
 
+def test_table_names_the_sides_where_nobody_wins(tmp_path):
+    pytest.importorskip("pyspiel")
+    shown = works(
+        "evaluate", "random", "scenario=kuhn", "--opponent", "random", "--episodes", 4, "-o", tmp_path / "out"
+    )
+    rows = [line.split()[1] for line in shown.output.splitlines() if line.startswith("argmax")]
+    assert rows == ["player_0", "player_1", "both"]
+
+
 def test_opponents_take_turns_and_a_run_goes_on_as_if_unbroken(tmp_path, trained):
     seats = ["checkpoints=" + str(trained / "players"), "scenario.seats.player_2={random: 1, mine: 3}"]
     whole = train(tmp_path / "whole", TICTACTOE, *seats, "train.until=4000")
