@@ -123,6 +123,27 @@ class Toll(Wages):
     earned = ((1.0, -1.0),) * 3
 
 
+class Ranks(ParallelEnv):
+    """Leaders see three numbers and set two, helpers see one and set one."""
+
+    def __init__(self):
+        self.metadata, self.possible_agents = {"name": "ranks"}, ["lead_0", "help_0", "lead_1", "help_1"]
+
+    def observation_space(self, agent):
+        return spaces.Box(-1, 1, (3 if agent.startswith("lead") else 1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.MultiDiscrete([2, 3]) if agent.startswith("lead") else TWO
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return {agent: np.zeros(self.observation_space(agent).shape, np.float32) for agent in self.agents}, {}
+
+
+def ranks(**options):
+    return Ranks(**options)
+
+
 def toll(**options):
     return Toll(**options)
 
