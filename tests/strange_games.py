@@ -91,6 +91,8 @@ class Auction(ParallelEnv):
 class Wages(ParallelEnv):
     """Both earn .6 in three steps, in different orders: their sums differ in the last digit."""
 
+    earned = ((0.1, 0.3), (0.2, 0.2), (0.3, 0.1))
+
     def __init__(self):
         self.metadata, self.possible_agents = {"name": "wages"}, ["up_0", "down_0"]
 
@@ -108,11 +110,42 @@ class Wages(ParallelEnv):
         return self.shown(), {}
 
     def step(self, actions):
-        paid = dict(zip(actions, ((0.1, 0.3), (0.2, 0.2), (0.3, 0.1))[self.t], strict=True))
+        paid = dict(zip(actions, self.earned[self.t], strict=True))
         self.t += 1
         over = dict.fromkeys(actions, self.t == 3)
         self.agents = [] if self.t == 3 else self.agents
         return self.shown(), paid, over, dict.fromkeys(actions, False), {agent: {} for agent in actions}
+
+
+class Toll(Wages):
+    """The first earns three, and the second pays them."""
+
+    earned = ((1.0, -1.0),) * 3
+
+
+class Ranks(ParallelEnv):
+    """Leaders see three numbers and set two, helpers see one and set one."""
+
+    def __init__(self):
+        self.metadata, self.possible_agents = {"name": "ranks"}, ["lead_0", "help_0", "lead_1", "help_1"]
+
+    def observation_space(self, agent):
+        return spaces.Box(-1, 1, (3 if agent.startswith("lead") else 1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.MultiDiscrete([2, 3]) if agent.startswith("lead") else TWO
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return {agent: np.zeros(self.observation_space(agent).shape, np.float32) for agent in self.agents}, {}
+
+
+def ranks(**options):
+    return Ranks(**options)
+
+
+def toll(**options):
+    return Toll(**options)
 
 
 def wages(**options):

@@ -30,7 +30,9 @@ def evaluate(
         typer.Argument(help="Overrides: scenario=1v1 scenario.seats.blue_0=blue-master. By default a run's own."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Games in each mode.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the games: the same seed, the same table.")] = 10_000,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Decides the games: the same seed, the same table.")
+    ] = 10_000,
     opponent: Annotated[str | None, typer.Option(help="Player on every seat of the other team.")] = None,
     sides: Annotated[
         Literal["own", "other", "red", "blue", "both"] | None,
@@ -95,9 +97,10 @@ def _last_line(report: dict[str, Any], modes: tuple[str, ...]) -> dict[str, Any]
 def _table(report: dict[str, Any]) -> Table:
     """Return a table with a row for each mode and side, and one for both sides; with shares of wins if known."""
     total = next(iter(report["modes"].values()))
-    has_sides, metric_names = "win" in total, list(total.get("metrics", ()))
+    has_winner, metric_names = "win" in total, list(total.get("metrics", ()))
+    has_sides = has_winner or len({part["side"] for part in report["parts"]}) > 1
     table = Table("mode", *(["side"] if has_sides else []), box=None, pad_edge=False)
-    outcomes = ("win (95 %)", "draw", "loss") if has_sides else ()
+    outcomes = ("win (95 %)", "draw", "loss") if has_winner else ()
     for title in ("episodes", *outcomes, "return (95 %)", "length (95 %)", *metric_names):
         table.add_column(title, justify="right")
     for mode, total in report["modes"].items():

@@ -27,9 +27,7 @@ ENV_EPISODES = 100
 RunPath = Annotated[Path, typer.Argument(help="Run folder.")]
 
 
-def players(
-    checkpoints: Checkpoints = None,
-) -> None:
+def players(checkpoints: Checkpoints = None) -> None:
     """List the players with their measured strength."""
     from multigrid_rl.players import cards, catalogue
 
@@ -70,7 +68,7 @@ def _cells(card: Card) -> tuple[str, str, str, str, str]:
     return (
         f"{card.scenario} {' '.join(card.seats)}",
         card.architecture["name"] + (f", {steps / 1e6:.2g}M" if steps else ""),
-        "-" if returns is None else f"return {returns.mean:,.0f}",
+        "-" if returns is None else f"return {returns.mean:,.{3 * (abs(returns.mean) < 100)}f}",
         _beaten(card.best_response),
         card.sha256[:8],
     )
@@ -134,14 +132,11 @@ def freeze(
         card = freeze.freeze(source, name, players, episodes, kind.spec if kind.rivals else None)
     typer.echo(f"froze {players.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if not card.strength:
-        if average > 1:  # the run plays with another network
-            target = targets.find_target(f"{players.root / name}/", opponent="random" if kind.rivals else None)
-        else:
-            target = targets.find_target(str(run), checkpoint=checkpoint)
+        target = targets.frozen_target(run, players.root / name, checkpoint)
         returns = evaluation.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         cards.write_card(players.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():
-            text = f"{measured.mean:,.1f} ({spread(measured.low, measured.high, ',.1f')})"
+            text = f"{measured.mean:,.3f} ({spread(measured.low, measured.high, ',.3f')})"
             what = card.env.env_id if card.env else card.scenario
             typer.echo(f"return over {measured.episodes} episodes of {what}, {mode}: {text}")
         return

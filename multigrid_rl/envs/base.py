@@ -140,8 +140,6 @@ def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
 
 #: Random steps in which a user's training reward is tried before a run.
 TRIAL_STEPS = 20
-
-
 #: Most rewards are of the first type, so it is checked first.
 _NUMBER_TYPES = (float, int, np.number, np.bool_)
 

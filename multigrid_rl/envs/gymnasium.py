@@ -252,9 +252,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
                 raise BrokenEnvError(_failure(self.env_id, "step", mistake(error))) from error
             self._played[k] = list(rows)
         if (self._obs != saved).any():
-            LOG.warning(
-                "env_id=%s: played again, it shows something else: the run goes on, but not exactly", self.env_id
-            )
+            LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
         super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # the replay counted from zero
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:

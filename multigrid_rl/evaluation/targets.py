@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -214,40 +215,42 @@ def env_target(reference: str, overrides: Sequence[str] = (), checkpoint: str | 
 def player_target(name: str, config: RunConfig, opponent: str | None = None) -> Target:
     """Return the target for a player by name or folder on the learning seats of the scenario of ``config``.
 
-    With an ``opponent`` (see :func:`against`) on those of one team.
+    With an ``opponent`` (see :func:`against`) on those of one team, the first that it can play. By default it plays
+    both sides if all players of the game can.
 
     Raises ``ConfigError``: seats of both teams learn, or none.
     """
     spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
-    if opponent is not None and learning:  # it plays for the first learning team
-        learning = tuple(seat for seat in learning if spec.team_of(seat) == spec.team_of(learning[0]))
-    elif len({spec.team_of(seat) for seat in learning}) != 1:
+    catalogue, teams = Catalogue(config.checkpoint_root()), dict.fromkeys(map(spec.team_of, learning))
+    if opponent is not None and learning:
+        by_team = [tuple(seat for seat in learning if spec.team_of(seat) == team) for team in teams]
+        learning = next((seats for seats in by_team if _fits(catalogue, name, spec, seats)), by_team[0])
+    elif len(teams) != 1:
         wanted = "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)"
         seats = ", ".join(learning) or "no seat"
         raise ConfigError(expected(f"scenario={config.scenario.name}", wanted, f"{seats} that learn"))
-    title = Catalogue(config.checkpoint_root()).title_of(name)[0]
-    sides: Sides = "both" if counterpart(spec, learning[0]) != learning[0] and _fits(name, config, learning) else "own"
-    return Target(title, _game(config), dict.fromkeys(learning, name), sides)
+    factory, others = _game(config), [counterpart(spec, seat) for seat in learning]
+    seated = {rival for seat in others for rival in factory.opponents.get(seat, ())} if opponent is None else {opponent}
+    can_swap = others[0] != learning[0] and _fits(catalogue, name, spec, others)
+    can_swap &= all(_fits(catalogue, rival, spec, learning) for rival in seated)
+    return Target(catalogue.title_of(name)[0], factory, dict.fromkeys(learning, name), "both" if can_swap else "own")
 
 
-def _fits(name: str, config: RunConfig, seats: Sequence[str]) -> bool:
-    """Return whether a player also fits the other team's seats, by its card."""
-    spec, card = config.scenario.kind.spec, Catalogue(config.checkpoint_root()).card_of(name)
-    if card is None:
-        return True
-    try:
-        for seat in seats:
-            place_of(spec).fits(spec, card, counterpart(spec, seat))
-    except PlayerError:
-        return False
-    return True
+def _fits(catalogue: Catalogue, name: str, spec: Any, seats: Sequence[str]) -> bool:
+    """Return whether a player can play some seats, by its card or a run's; a program is said to play any."""
+    with suppress(PlayerError):
+        is_program = catalogue.card_of(name) is None and not is_run(name)
+        return is_program or all(catalogue.seat(name, spec, seat) for seat in seats)
+    return False
 
 
-def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Target:
+def run_target(
+    run: Path, config: RunConfig | None = None, checkpoint: str | None = None, judged_seat: str | None = None
+) -> Target:
     """Return the target for a run's exported policies, in its own scenario or the one of ``config``.
 
-    In its own scenario its opponents must be those of its training. If several teams learned, red or the first plays
-    against the run's players of the others.
+    In its own scenario its opponents must be those of its training. If several teams learned, that of
+    ``judged_seat``, by default red or the first, plays against the run's players of the others.
 
     Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
@@ -257,7 +260,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     folders = seat_refs(run, trained, checkpoint)
     game = trained.scenario.kind.spec
     teams = [game.team_of(seat) for seat in folders]
-    team = "red" if "red" in teams else teams[0]
+    team = game.team_of(judged_seat) if judged_seat else "red" if "red" in teams else teams[0]
     own_refs = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
     factory = _game(config or trained)
     if config is None:
@@ -271,6 +274,21 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
             name = (config or trained).scenario.name
             raise ConfigError(expected(f"scenario={name}", wanted, f"no player for {seat} in {run}"))
     return Target(run.name, factory, {seat: own_refs[seat] for seat in learning})
+
+
+def frozen_target(run: Path, folder: Path, checkpoint: str | None = None) -> Target:
+    """Return the target for a player in ``folder`` that was made of a run's: on its seats, in the place of the run's.
+
+    A network that was trained on both sides plays both, against random. Raises as :func:`run_target`.
+    """
+    card = read_card(folder)
+    if not run_config(run).scenario.kind.rivals:
+        return replace(env_target(str(run), (), checkpoint), refs=dict.fromkeys(card.seats, str(folder)))
+    target = run_target(run, checkpoint=checkpoint, judged_seat=card.seats[0])
+    refs = {seat: f"{folder}/" if seat in card.seats else ref for seat, ref in target.refs.items()}
+    others = {counterpart(target.spec, seat) for seat in refs} - {*refs}
+    target = replace(target, refs=refs, sides="both" if others and others <= {*card.seats} else "own")
+    return against(target, "random") if target.sides == "both" else target
 
 
 def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> dict[str, str]:

@@ -16,7 +16,7 @@ def record(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write.")] = Path(),
     steps: Annotated[int, typer.Option(min=1, help="Environment steps to keep.")] = 100_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of environments and drawn actions.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of environments and drawn actions.")] = 20_000,
     mode: Annotated[
         Literal["stochastic", "argmax"], typer.Option(help="Draw actions as in training, or take the likeliest.")
     ] = "stochastic",

@@ -61,10 +61,6 @@ class League:
         index = number - len(self._anchors)
         return self.snapshots[index] if index >= 0 else None
 
-    def available(self) -> list[Snapshot]:
-        """Return all snapshots with files."""
-        return [s for n, s in enumerate(self.snapshots, len(self._anchors)) if n not in self.lost]
-
     def win_rates(self) -> Array:
         """Return the learner's win rate against each player (P,), a draw as half a win."""
         rates = np.full(len(self._games), UNPLAYED)
@@ -125,7 +121,7 @@ class League:
         Not at every snapshot: players not drawn again finish their games, and each costs a separate pass. But the first
         snapshot plays at once.
         """
-        only_anchors = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
+        only_anchors = max(self.weights, default=0) < len(self._anchors) and len(self.snapshots) > len(self.lost)
         return only_anchors or env_steps - self._drawn_at >= self.config.redraw
 
     def redraw(self, env_steps: int) -> None:

@@ -13,7 +13,7 @@ from multigrid_rl.players.cards import Card, PlayerError, Strength, read_card, r
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, Seating
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import seat_players
-from multigrid_rl.players.places import place_of
+from multigrid_rl.players.places import place_of, sides_of
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, Policy, Seats
 
@@ -74,10 +74,12 @@ def _measure_against_all(
     catalogue: Catalogue, name: str, spec: Seats, scenario: str, episodes: int
 ) -> dict[str, list[Strength]]:
     opponents = [*BUILT_IN, *_frozen_for(catalogue, scenario)]
-    if len(_teams(spec)) == 1 or not place_of(spec).built_in:
+    if len(sides_of(spec)) == 1 or not place_of(spec).built_in:
         opponents = ["random"]  # with one team there is no opponent: one row has the player's results
-    strength = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
-    return {"strength": strength, "baseline": [measure(catalogue, "random", "random", spec, scenario, episodes)]}
+    own = playable_teams(catalogue, name, spec)
+    others = {team: team_players(catalogue, "random", spec, team) for team in own}
+    strength = [measure(catalogue, own, other, spec, scenario, episodes) for other in opponents if other != name]
+    return {"strength": strength, "baseline": [measure(catalogue, others, "random", spec, scenario, episodes)]}
 
 
 def _frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
@@ -95,10 +97,11 @@ def _scenario_of_same_game(catalogue: Catalogue, scenario: str) -> str:
 def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     """Measure every frozen player of ``scenario`` against all its opponents anew and rewrite their cards.
 
-    Raises ``PlayerError``: a damaged player.
+    Raises ``PlayerError``: a damaged player, or a game that nobody wins.
     """
-    spec = load_scenario(scenario).kind.spec
-    cards = []
+    spec, cards = load_scenario(scenario).kind.spec, []
+    if not place_of(spec).who(spec).has_winner:
+        raise PlayerError(expected("scenario", "one whose games are won, as strength is a share of wins", scenario))
     for name in _frozen_for(catalogue, scenario):
         folder = catalogue.folder(name)
         card = read_card(folder)
@@ -110,11 +113,6 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
 
 
 STRENGTH_SEED = 20_000
-
-
-def _teams(spec: Seats) -> dict[str, int]:
-    """Return the teams that have seats, with their numbers as winners."""
-    return {team: k for k, team in enumerate(place_of(spec).who(spec).team_names) if spec.seats_of(team)}
 
 
 def team_players(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
@@ -136,42 +134,39 @@ def team_players(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dic
     return players | {seat: place_of(spec).scripted(spec, "random", seat) for seat in seats if seat not in seated}
 
 
-def measure(catalogue: Catalogue, name: str, opponent: str, spec: Seats, scenario: str, episodes: int) -> Strength:
-    """Play ``name`` against ``opponent`` over ``episodes`` games, divided among the teams that ``name`` can play.
-
-    Each fills whole teams, ``opponent`` all others; in a game with one team it plays none. Raises ``PlayerError``: one
-    of the two cannot play this game.
-    """
-    teams, failures = _teams(spec), []
-    sides: list[tuple[str, dict[str, Policy]]] = []
-    for team in teams:
+def playable_teams(catalogue: Catalogue, name: str, spec: Seats) -> dict[str, dict[str, Policy]]:
+    """Return the players of each team that ``name`` can play. Raises ``PlayerError``: it can play none."""
+    found, failures = {}, []
+    for team in sides_of(spec):
         try:
-            sides.append((team, team_players(catalogue, name, spec, team)))
+            found[team] = team_players(catalogue, name, spec, team)
         except PlayerError as error:
             failures.append(error)
-    if not sides:
+    if not found:
         raise failures[0]
+    return found
+
+
+def measure(
+    catalogue: Catalogue, own: dict[str, dict[str, Policy]], opponent: str, spec: Seats, scenario: str, episodes: int
+) -> Strength:
+    """Play a player's teams (:func:`playable_teams`) against ``opponent`` over ``episodes`` games, divided among them.
+
+    Each fills whole teams, ``opponent`` all others; in a game with one team it plays none. Raises ``PlayerError``:
+    ``opponent`` cannot play this game.
+    """
     tables: list[EpisodeTable] = []
-    for k, (team, players) in enumerate(sides):
-        games = (episodes + k) // len(sides)
+    for k, (team, players) in enumerate(own.items()):
+        games, all_players = (episodes + k) // len(own), dict(players)
         if games == 0:
             continue
-        all_players = dict(players)
-        for other in teams:
+        for other in sides_of(spec):
             all_players |= team_players(catalogue, opponent, spec, other) if other != team else {}
         table = play_games(spec, all_players, games, seed=STRENGTH_SEED + k).full_table()
         # Winner 1 is this player, 0 another, so that the parts add up.
-        is_win = table.winner == teams[team]
+        is_win = table.winner == place_of(spec).who(spec).team_names.index(team)
         tables.append(table._replace(winner=np.where(table.winner < 0, -1, is_win).astype(np.int8)))
     played = EpisodeTable.concatenate(tables)
-    win, draw, loss = outcome_shares(played.winner, 1)
-    return Strength(
-        scenario=scenario,
-        opponent=opponent,
-        episodes=episodes,
-        win=round(win, 4),
-        draw=round(draw, 4),
-        loss=round(loss, 4),
-        length_mean=round(float(played.length.mean()), 2),
-        seed=STRENGTH_SEED,
-    )
+    win, draw, loss = (round(share, 4) for share in outcome_shares(played.winner, 1))
+    length, about = round(float(played.length.mean()), 2), {"scenario": scenario, "opponent": opponent}
+    return Strength(**about, episodes=episodes, win=win, draw=draw, loss=loss, length_mean=length, seed=STRENGTH_SEED)

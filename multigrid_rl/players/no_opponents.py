@@ -20,7 +20,7 @@ from multigrid_rl.types import AgentSpec, MultiAgentSpec, Seats
 
 
 @dataclass(frozen=True)
-class NoOpponentSpec:
+class NoOpponentSpec(Seats):
     """An environment without opponents (``types.Seats``); ``tables.PLACES`` has its seating rules."""
 
     env_id: str
@@ -46,10 +46,6 @@ class NoOpponentSpec:
     def team_of(self, seat: str) -> str:
         """Return the team of a seat. Raises ``ValueError`` for a seat that the environment does not have."""
         return self.specs.teams[self.seats.index(seat)]
-
-    def seats_of(self, team: str) -> tuple[str, ...]:
-        """Return the seats of a team, in index order."""
-        return self.specs.members(team)
 
 
 def game_of(scenario: ScenarioConfig, overrides: Sequence[str]) -> Seats:
@@ -105,14 +101,8 @@ class NoOpponentPlace(SeatByAgent):
 
     def interchangeable_seats(self, game: NoOpponentSpec, seat: str) -> tuple[str, ...]:
         """Return all seats with the same spaces, ``seat`` first."""
-        agents = {agent.seats[0]: agent for agent in game.specs.agents}
-        identical = [
-            other
-            for other, agent in agents.items()
-            if (agent.observation_space, agent.action_space)
-            == (agents[seat].observation_space, agents[seat].action_space)
-        ]
-        return tuple(dict.fromkeys((seat, *identical)))
+        spaces = {agent.seats[0]: (agent.observation_space, agent.action_space) for agent in game.specs.agents}
+        return tuple(dict.fromkeys((seat, *(other for other in spaces if spaces[other] == spaces[seat]))))
 
     def fits(self, game: NoOpponentSpec, card: Card, seat: str) -> bool:
         """Return False: nothing is mirrored. Raises ``PlayerError``: the player cannot play it."""

@@ -103,6 +103,10 @@ class OpponentPool:
         """Return the state with memories of exactly the present players."""
         games, states = len(state.chosen), state.states
         fresh = {n: player.initial_state(games) for n, player in self.players.items() if n not in states}
+        for n, memory in fresh.items():
+            if memory is not None and not hasattr(memory, "shape"):
+                key, got = f"player {self.players[n].name}: initial_state", type(memory).__name__
+                raise PlayerError(expected(key, "one array with a row for each game, as it takes turns", got))
         return PoolState(state.chosen, {n: fresh[n] if n in fresh else states[n] for n in self.players})
 
     def initial_state(self, games: int) -> PoolState:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from multigrid_rl.config.scenario import LEAGUE, LEARN, OneAgent
-from multigrid_rl.envs.base import TRIAL_STEPS, UserReward
+from multigrid_rl.envs.base import TRIAL_STEPS, UserReward, flat_actions
 from multigrid_rl.envs.connect_four import CONNECT_FOUR, ConnectFourEnvs
 from multigrid_rl.envs.particles import ParticleEnvs, plays
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec, kinds_of
@@ -54,6 +54,10 @@ class PettingZoo(SeatedKind):
     def _check_pool(self) -> None:
         """Check that snapshots of the learners can play a league's seats."""
         super()._check_pool()
+        seats = describe_game(self.env_id, self.env_args).seats
+        sizes = {seat: (seats[seat].size, *flat_actions(seats[seat].action_space).shape) for seat in self.pool_seats}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(expected("league", "seats that observe and choose equally many numbers", sizes))
         for seat in self.pool_seats:
             fitting = {other for group in self.symmetric if seat in group for other in group}
             if not fitting & set(self.learning):

@@ -122,6 +122,7 @@ class GameScore(NamedTuple):
     drawn: int = 0
     lost: int = 0
     unfinished: int = 0
+    played: int = 0  # in games that nobody wins
 
     def after(self, outcome: str) -> "GameScore":
         """Return the score after one more game with this outcome."""
@@ -129,8 +130,9 @@ class GameScore(NamedTuple):
 
     def __str__(self) -> str:
         """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
-        games = self.won + self.drawn + self.lost
-        text = f"{games} game{'' if games == 1 else 's'}: {self.won} won, {self.drawn} drawn, {self.lost} lost"
+        games = self.won + self.drawn + self.lost + self.played
+        results = "" if self.played else f": {self.won} won, {self.drawn} drawn, {self.lost} lost"
+        text = f"{games} game{'' if games == 1 else 's'}{results}"
         return f"{text}; {self.unfinished} left unfinished" if self.unfinished else text
 
 

@@ -103,12 +103,11 @@ class TerminalSession:
 
     def _finish(self, table: EpisodeTable, moves: list[dict[str, Any]]) -> None:
         roles, spec = place_of(self.spec).who(self.spec), self.spec
-        returns, winner = table.returns[0].tolist(), int(table.winner[0])
-        self.score, outcome = self.score._replace(unfinished=0), "played"
+        returns, winner, outcome = table.returns[0].tolist(), int(table.winner[0]), "played"
         if roles.has_winner:
             team_index = roles.team_names.index(spec.team_of(self.others.seat))
             outcome = "drawn" if winner < 0 else "won" if winner == team_index else "lost"
-            self.score = self.score.after(outcome)
+        self.score = self.score._replace(unfinished=0).after(outcome)
         label = f"{len(self.records) + 1}: {outcome} as {self.others.seat}"
         about = {"label": label, "seed": self.seed, "game": self.game, "players": self.others.names}
         self.records.append(zoo_record(spec, moves, returns=returns, winner=winner, **about))

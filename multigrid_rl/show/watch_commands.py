@@ -89,7 +89,7 @@ def video(
     tile: Annotated[int, typer.Option(min=16, max=96, help="Pixels of a cell, of red/blue doors alone.")] = 32,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of games played now.")] = 0,
     side: Annotated[str | None, typer.Option(help="Of games played now: whom the player or run plays for.")] = None,
     mode: Annotated[
         Literal["stochastic", "argmax"], typer.Option(help="Of games played now: draw actions, or take the likeliest.")
@@ -148,7 +148,7 @@ def play(
     ] = None,
     seat: Annotated[str | None, typer.Option(help="Your seat, for example blue_0; red_0 by default.")] = None,
     mate: Annotated[str | None, typer.Option(help="Who plays the other seats of your team.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the games.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides the games.")] = 0,
     record: Annotated[Path | None, typer.Option(help="File that keeps the games, for `multigrid-rl video`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file if it exists.")] = False,
     port: Annotated[

@@ -104,6 +104,17 @@ def test_league_of_roles_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_league_of_a_team_whose_seats_differ_is_refused(tmp_path):
+    teams = "{first: [lead_0, help_0], second: [lead_1, help_1]}\nsymmetric: [[lead_0, lead_1], [help_0, help_1]]"
+    text = LEAGUE.replace("openspiel:kuhn_poker", f"pettingzoo:strange_games:ranks\nteams: {teams}")
+    text = text.replace("symmetric: [[player_0, player_1]]\n", "")
+    seats = "{lead_0: learn, help_0: learn, lead_1: league, help_1: league}"
+    (tmp_path / "league.yaml").write_text(text.replace("{player_0: learn, player_1: league}", seats))
+    message = complaint(call("train", f"scenario={tmp_path / 'league.yaml'}", f"run_dir={tmp_path / 'run'}"))
+    assert "league: expected seats that observe and choose equally many numbers, got " in message
+    assert not (tmp_path / "run").exists()
+
+
 def test_parts_are_drawn_for_each_episode_and_nothing_else_changes():
     seats = ("player_0", "player_1")
     first = {

@@ -1,6 +1,7 @@
 """Games of others, from training to a verdict: train, freeze, play against it, in a pool, in a league, resume."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from commands import has_verb, works
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
+from multigrid_rl.players.cards import read_card
 from multigrid_rl.players.catalogue import Catalogue, PlayerError
-from multigrid_rl.players.freeze import freeze
+from multigrid_rl.players.freeze import freeze, rate
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.text import ConfigError
 from tiny_runs import rows_of, without_time
@@ -96,6 +98,60 @@ def test_player_of_both_seats_is_judged_from_both(trained):
     assert whole["return_mean"] == pytest.approx(whole["win"] - whole["loss"])
     again = judged(trained / "players" / "mine", opponent="random", episodes=100)
     assert again["modes"] == found["modes"]
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory):
+    """Folder of a run of two roles, of which the second pays the first three in each game."""
+    folder = tmp_path_factory.mktemp("roles")
+    train(folder / "run", "env_id=pettingzoo:strange_games:toll", "scenario.outcome=return")
+    return folder
+
+
+def frozen(roles, seat, *words):
+    name = "-".join(["player", *map(str, words)]).replace("--", "") + seat[:2]
+    words = ["--seat", seat, "--name", name, "--episodes", 100, "--checkpoints", roles / "players", *words]
+    works("players", "freeze", roles / "run", *words)
+    return roles / "players" / name
+
+
+@pytest.mark.parametrize("words", [(), ("--average", 2)])
+def test_card_of_a_role_has_the_returns_of_that_role(roles, words):
+    for seat, earned in (("up_0", 3), ("down_0", -3)):
+        returns = read_card(frozen(roles, seat, *words)).returns
+        assert [(row.episodes, row.mean) for row in returns.values()] == [(100, earned)] * 2
+
+
+def test_baseline_on_a_card_is_random_in_the_same_role(roles, tmp_path):
+    game = replace(find_target(str(roles / "run")).spec, wins=True)
+    for seat, share in (("up_0", 1.0), ("down_0", 0.0)):
+        card = freeze(run_player(roles / "run", seat), seat.replace("_", "-"), Catalogue(tmp_path), 10, game)
+        assert [(row.win, row.loss) for row in (*card.strength, *card.baseline)] == [(share, 1 - share)] * 2
+
+
+def test_player_of_one_role_is_judged_in_it_and_met_in_it(roles):
+    toll, down = "env_id=pettingzoo:strange_games:toll", f"{run_player(roles / 'run', 'down_0')}/"
+    found = judged(down, toll, opponent="random")
+    assert [(part["side"], part["return_mean"]) for part in found["parts"]] == [("down_0", -3)]
+    for overrides, opponent in (((toll, f"scenario.seats.down_0={down}"), None), ((toll,), down)):
+        found = judged("random", *overrides, opponent=opponent)
+        assert [(part["side"], part["players"]["down_0"]) for part in found["parts"]] == [("up_0", down)]
+    assert len(judged("random", toll, opponent=str(roles / "run"))["parts"]) == 2
+
+
+def test_strength_of_players_is_not_measured_where_nobody_wins(tmp_path):
+    pytest.importorskip("pyspiel")
+    with pytest.raises(PlayerError, match=r"scenario: expected one whose games are won, .*, got kuhn"):
+        rate(Catalogue(tmp_path), "kuhn", 100)
+
+
+def test_table_names_the_sides_where_nobody_wins(tmp_path):
+    pytest.importorskip("pyspiel")
+    shown = works(
+        "evaluate", "random", "scenario=kuhn", "--opponent", "random", "--episodes", 4, "-o", tmp_path / "out"
+    )
+    rows = [line.split()[1] for line in shown.output.splitlines() if line.startswith("argmax")]
+    assert rows == ["player_0", "player_1", "both"]
 
 
 def test_opponents_take_turns_and_a_run_goes_on_as_if_unbroken(tmp_path, trained):

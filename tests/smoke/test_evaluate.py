@@ -117,6 +117,7 @@ def test_one_team_games(tmp_path):
         (["random", "scenario.seats.blue_0=learn"], "expected one team to judge"),
         (["random", "--checkpoint", "step_1"], "--checkpoint: expected nothing for random"),
         (["random", "--episodes", "1"], "at least one for each side"),
+        (["random", "--seed", 2**64], "--seed: expected less than or equal to 9223372036854775807"),
     ],
 )
 def test_rejects_mistakes_and_writes_nothing(arguments, message, tmp_path):

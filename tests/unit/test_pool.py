@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from games import Always
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import MatchFactory, match_of
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
@@ -30,6 +31,15 @@ def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
         match.step(dict.fromkeys(match.seats, np.full(match.num_envs, DONE)))
         played.append(match.env.actions[:, agent].copy())
     return np.array(played)
+
+
+def test_player_whose_memory_is_no_array_cannot_take_turns():
+    class Remembers(Always):
+        def initial_state(self, games):
+            return {"steps": np.zeros(games)}
+
+    with pytest.raises(PlayerError, match=r"initial_state: expected one array with a row for each game, .* got dict"):
+        match_of(SPEC, {"blue_0": OpponentPool([Always(0), Remembers(1)], (1, 1))}, 2)
 
 
 @pytest.mark.parametrize("weights", [(3, 1), (1, 1, 2), (0.2, 0.3, 0.5), (7,)])

@@ -12,7 +12,7 @@ from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import match_of, seat_players
-from multigrid_rl.players.freeze import measure, team_players
+from multigrid_rl.players.freeze import measure, playable_teams, team_players
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec, Rules
@@ -23,7 +23,7 @@ NOBODY = Catalogue(Path("nowhere"))
 
 
 def result(name: str, opponent: str, spec: GameSpec = DUEL, episodes: int = 1000, catalogue: Catalogue = NOBODY):
-    return measure(catalogue, name, opponent, spec, "some", episodes)
+    return measure(catalogue, playable_teams(catalogue, name, spec), opponent, spec, "some", episodes)
 
 
 def save(root: Path, name: str, seats: list[str], members: int = 1) -> None:
