@@ -30,9 +30,7 @@ def evaluate(
         typer.Argument(help="Overrides: scenario=1v1 scenario.seats.blue_0=blue-master. By default a run's own."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Games in each mode.")] = 1000,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Decides the games: the same seed, the same table.")
-    ] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides the games.")] = 10_000,
     opponent: Annotated[str | None, typer.Option(help="Player on every seat of the other team.")] = None,
     sides: Annotated[
         Literal["own", "other", "red", "blue", "both"] | None,

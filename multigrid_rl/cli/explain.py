@@ -196,16 +196,15 @@ def _value_at(content: Any, key: str) -> Iterator[Any]:
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
     """Return all rows by the title of their section."""
     sizes = Sizes.of(config, (agent.module for agent in specs.agents))
-    rows = {
-        "Who plays": _players(config, specs, seated),
-        "One update: play, then learn": _update(config, sizes, specs),
-        "The whole run": _run(config, sizes),
-        "Where it runs": _machine(config),
-        "How far it looks, how long it explores": _horizons(config, sizes),
-        "What it learns from": _rewards(config),
-        "Gates: what must hold": _gates(config, specs),
+    return {
+        "Who plays": [*_players(config, specs, seated)],
+        "One update: play, then learn": [*_update(config, sizes, specs)],
+        "The whole run": [*_run(config, sizes)],
+        "Where it runs": [*_machine(config)],
+        "How far it looks, how long it explores": [*_horizons(config, sizes)],
+        "What it learns from": [*_rewards(config)],
+        "Gates: what must hold": [*_gates(config, specs)],
     }
-    return {title: list(section_rows) for title, section_rows in rows.items()}
 
 
 def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:

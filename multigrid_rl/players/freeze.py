@@ -168,5 +168,7 @@ def measure(
         tables.append(table._replace(winner=np.where(table.winner < 0, -1, is_win).astype(np.int8)))
     played = EpisodeTable.concatenate(tables)
     win, draw, loss = (round(share, 4) for share in outcome_shares(played.winner, 1))
-    length, about = round(float(played.length.mean()), 2), {"scenario": scenario, "opponent": opponent}
-    return Strength(**about, episodes=episodes, win=win, draw=draw, loss=loss, length_mean=length, seed=STRENGTH_SEED)
+    return Strength(
+        scenario=scenario, opponent=opponent, episodes=episodes, seed=STRENGTH_SEED,
+        win=win, draw=draw, loss=loss, length_mean=round(float(played.length.mean()), 2),
+    )  # fmt: skip
