@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import requires
 from io import BytesIO, StringIO
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -22,7 +22,6 @@ from multigrid_rl.text import PlayerError, expected
 
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
-_MAX_INTEGER = 2**63
 #: Not blocking: opening a named pipe would wait for a writer. Windows has neither flag.
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 #: Environment variable: folders with the user's own frozen players.
@@ -60,7 +59,7 @@ def player_folders() -> list[Path]:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A loader that refuses huge integers, and anchors, which can expand a small file beyond any memory."""
+    """A loader that refuses repeated keys, huge integers, and anchors, which can expand a small file beyond memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -68,9 +67,15 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = sorted(str(key.value) for key, _ in node.value)
+        if repeated := [key for key, following in pairwise(keys) if key == following]:
+            raise yaml.MarkedYAMLError(problem=f"{repeated[0]} is there twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value = super().construct_yaml_int(node)
-        if abs(value) >= _MAX_INTEGER:
+        if abs(value) >= 2**63:
             raise yaml.MarkedYAMLError(problem="whole numbers beyond 64 bits are not allowed")
         return value
 
@@ -98,11 +103,10 @@ def read_plain_yaml(path: Path) -> Any:
 
 def exists(path: Path) -> bool:
     """Return whether the path exists. Raises ``OSError``: it is too long, or a folder cannot be read."""
-    try:  # ``Path.exists`` hides these errors from Python 3.14 on
+    with suppress(FileNotFoundError, NotADirectoryError):  # ``Path.exists`` hides the others from Python 3.14 on
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+        return True
+    return False
 
 
 @contextmanager
@@ -151,10 +155,8 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Co
 
 def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
     """Return rows as CSV, by default with a column for each key of any row."""
-    text = StringIO()
-    writer = csv.DictWriter(
-        text, list(columns or dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
-    )
+    text, names = StringIO(), list(columns or dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -167,10 +169,8 @@ def safe_cell(cell: Any) -> Any:
 
 def discard_output(stream: TextIO) -> None:
     """Discard the buffered output of a broken stream, which Python would try to write again at exit."""
-    with suppress(OSError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, stream.fileno())
-        os.close(devnull)
+    with suppress(OSError), Path(os.devnull).open("wb") as devnull:
+        os.dup2(devnull.fileno(), stream.fileno())
 
 
 def read_plain_file(path: Path, max_bytes: int, exact_bytes: int | None = None) -> bytes:

@@ -29,7 +29,7 @@ from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPair
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, player_name
 from multigrid_rl.serve.rating import compute_ratings
-from multigrid_rl.serve.supervisor import ServedFolder, open_prepared
+from multigrid_rl.serve.supervisor import ServedFolder, link_holders, open_prepared
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 
@@ -253,9 +253,8 @@ def export(context: AdminContext) -> dict[str, Any]:
 
 def links(context: AdminContext) -> str:
     """Return all personal links, as a CSV."""
-    queue, url = context.queue, context.url
-    people = [person for person in queue.people() if not person.forgotten]
-    return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": queue.link(p, url)} for p in people])
+    people, link = link_holders(context.place, context.queue), context.queue.link
+    return csv_text([{"id": p.code, "name": p.name, "email": p.email, "link": link(p, context.url)} for p in people])
 
 
 @contextmanager

@@ -140,13 +140,8 @@ class Course(Strict):
             raise ValueError(expected("rookie", " or ".join(self.anchors), self.rookie))
         wrong = [name for name in self.anchors if re.fullmatch(r"h\d+|.*/.*", name)]  # as submissions are called
         if wrong or len(set(self.anchors)) < len(self.anchors):
-            raise ValueError(
-                expected(
-                    "anchors",
-                    "each once, a player's name or a folder beside the course, and none like h1",
-                    ", ".join(wrong or self.anchors),
-                )
-            )
+            wanted = "each once, a player's name or a folder beside the course, and none like h1"
+            raise ValueError(expected("anchors", wanted, ", ".join(wrong or self.anchors)))
         return self
 
     @cached_property

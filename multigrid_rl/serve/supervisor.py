@@ -22,7 +22,7 @@ from multigrid_rl.cli.output import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
-from multigrid_rl.serve.database import make_tables
+from multigrid_rl.serve.database import Person, make_tables
 from multigrid_rl.serve.queue import Queue, log
 from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
@@ -81,6 +81,12 @@ def open_prepared(place: ServedFolder) -> Queue:
     queue = place.open_queue()
     queue.sync(roster)
     return queue
+
+
+def link_holders(place: ServedFolder, queue: Queue) -> list[Person]:
+    """Return the people of the roster; those who left it have no access."""
+    listed = {enrolled.code for enrolled in read_roster(place.course_folder / place.course.roster)}
+    return [person for person in queue.people() if person.code in listed and not person.forgotten]
 
 
 @dataclass
@@ -307,7 +313,7 @@ def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: b
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):
         queue = open_prepared(place)
-        teachers = [person for person in queue.people() if person.role == "instructor" and not person.forgotten]
+        teachers = [person for person in link_holders(place, queue) if person.role == "instructor"]
         links = [f"  {printable(person.name)}: {queue.link(person, url)}" for person in teachers]
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)

@@ -196,6 +196,7 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
         ({"exams": [{"name": "x", "checks": [{"metric": "wins/*", "at_least": 1, "points": 5}]}]}, "did you mean win/"),
         ("scenario: 1v1\nseed: 31337: 1\n", "line 2"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nscenario: 1v1\n", "anchors and aliases"),
+        ("scenario: 1v1\nexams: [{name: x, name: y}]\n", "name is there twice"),
     ],
 )
 def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, message):

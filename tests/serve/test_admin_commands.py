@@ -168,6 +168,12 @@ def test_grades_and_copies_are_there(course):
     assert last(call("serve", "regrade", course)) == {"to_grade": 2}
 
 
+def test_who_left_the_roster_gets_no_link(course):
+    (course.parent / "roster.csv").write_text("id,name,role\ns1,Ada,student\n")
+    lines = call("serve", "links", course).output.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["id", "s1"]
+
+
 def test_freeze_links_and_tables(course, tmp_path):
     assert last(call("serve", "freeze", course)) == {"frozen": True}
     with queue_of(course) as queue, pytest.raises(ConfigError, match="frozen"):

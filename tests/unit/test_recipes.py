@@ -90,6 +90,7 @@ def test_rejects_bombs_and_huge_files_at_once(recipe):
         (many, "at most 1000 values"),
         ("# " + "x" * 300_000, "more than 262144 bytes"),
         ("seed: 2001-01-01\n", "not JSON serializable"),
+        ("seed: 1\ntrain: {lr: 3}\nseed: 2\n", "seed is there twice"),
         ("seed: " + "9" * 30 + "\n", "beyond 64 bits"),
         ("seed: " + "9" * 5000 + "\n", "not valid yaml"),
         ("a: " + "[" * 5000 + "\n", "recursion"),
