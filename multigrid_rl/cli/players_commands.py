@@ -18,13 +18,11 @@ from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import PlayerError
 
 if TYPE_CHECKING:
-    from multigrid_rl.players.cards import BestResponse, Card
+    from multigrid_rl.players.cards import Card
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players; by default yours, and ours.")]
-Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
 #: Episodes of an environment that measure a player; they may be long.
 ENV_EPISODES = 100
-RunPath = Annotated[Path, typer.Argument(help="Run folder.")]
 
 
 def players(checkpoints: Checkpoints = None) -> None:
@@ -65,19 +63,14 @@ _SCRIPTED = ("any seat", "scripted", "-", "-", "-")
 def _cells(card: Card) -> tuple[str, str, str, str, str]:
     """Return a frozen player's table cells: seats, network, return, best response's result, and hash."""
     steps, returns = card.provenance.get("env_steps"), (card.returns or {}).get("stochastic")
+    best = card.best_response
     return (
         f"{card.scenario} {' '.join(card.seats)}",
         card.architecture["name"] + (f", {steps / 1e6:.2g}M" if steps else ""),
         "-" if returns is None else f"return {returns.mean:,.{3 * (abs(returns.mean) < 100)}f}",
-        _beaten(card.best_response),
+        "-" if best is None else f"return {best.return_mean:.3f}" if best.win is None else f"{best.win:.1%}",
         card.sha256[:8],
     )
-
-
-def _beaten(best: BestResponse | None) -> str:
-    if best is None:
-        return "-"
-    return f"return {best.return_mean:.3f}" if best.win is None else f"{best.win:.1%}"
 
 
 def rate(
@@ -103,10 +96,10 @@ def rate(
 
 
 def freeze(
-    run: RunPath,
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0; a team if one network plays it.")],
     name: Annotated[str, typer.Option(help="Name in the catalogue, for example blue-rookie.")],
-    checkpoint: Checkpoint = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
     average: Annotated[
         int, typer.Option(min=1, help="Take the mean of the weights of this many checkpoints, that one the last.")
     ] = 1,

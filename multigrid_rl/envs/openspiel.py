@@ -114,7 +114,7 @@ class Spiel:
 
     def drawn(self, mode: DrawMode, agent: str | None = None) -> str:  # noqa: ARG002 - only text
         """Return the state as text; of a game with secrets, before its end, only what ``agent`` knows."""
-        state = self.state
+        state = self._current.state
         if self._no_secrets or agent is None or state.is_terminal():
             return str(state)
         k = self.agents.index(agent)
@@ -122,15 +122,10 @@ class Spiel:
 
     def named(self, agent: str, action: int) -> str:
         """Return OpenSpiel's name of a choice."""
-        return str(self.state.action_to_string(self.agents.index(agent), action))
+        return str(self._current.state.action_to_string(self.agents.index(agent), action))
 
     def close(self) -> None:
         """Do nothing: it holds no window."""
-
-    @property
-    def state(self) -> Any:
-        """The current state of OpenSpiel."""
-        return self._current.state
 
     def start(self, seed: int) -> StepResult:
         """Begin an episode."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
@@ -181,7 +180,7 @@ def find_target(
             raise ConfigError(expected("--opponent", wanted, opponent))
         return env_target(reference, overrides, checkpoint)
     if is_run(reference):
-        target = run_target(Path(reference), compose(list(overrides)) if overrides else None, checkpoint)
+        target = run_target(Path(reference), config_of(reference, overrides) if overrides else None, checkpoint)
     else:
         target = player_target(reference, config_of(reference, overrides), opponent)
     if objects:

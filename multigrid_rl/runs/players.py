@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.compose import changed, compose, load_scenario
+from multigrid_rl.config.overrides import SHORT, parse
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
@@ -182,19 +183,17 @@ def has_no_opponents(source: str, overrides: Sequence[str] = ()) -> bool:
 
 
 def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration in which a player or run plays: by ``overrides``, else its own scenario.
+    """Return the configuration in which a player or run plays: of the scenario in ``overrides``, else of its own.
 
     Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
     keys = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
-    if is_run(source):
-        if overrides:
-            return compose(list(overrides))
-        config = run_config(Path(source))
-        check_env(f"{source}/config.yaml", config.scenario.env_id, config.scenario.env_args)
-        return config
     if keys & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))
+    if is_run(source):
+        config = run_config(Path(source))
+        check_env(f"{source}/config.yaml", config.scenario.env_id, config.scenario.env_args)
+        return _changed_game(source, config, overrides) if overrides else config
     env = env_of(source)
     if env is None:
         return compose([f"scenario={Catalogue().title_of(source)[1]}", *overrides])
@@ -212,6 +211,15 @@ def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
     base += [f"scenario.agents={env.agents}"] if env.agents != 1 else []
     base += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
     return compose([*base, *overrides])
+
+
+def _changed_game(source: str, config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a run with overrides; a player in a league's seat takes the league's place."""
+    check_code(f"{source}: opponents", code_of_run(config), "a player of this project")
+    settings = {SHORT.get(key, key): value for key, value in parse(overrides).items()}
+    is_seated = any(key.startswith("scenario.seats.") for key in settings)
+    training_only: dict[str, Any] = {"held_out": {}, **({"league": None} if is_seated else {})}
+    return changed(config.model_copy(update={"scenario": config.scenario.model_copy(update=training_only)}), settings)
 
 
 def scenario_of(card: Card) -> str | None:

@@ -226,7 +226,7 @@ def test_time_limit_in_a_game_of_openspiel_goes_on_from_its_position():
     rngs = [np.random.default_rng(n) for n in range(2)]
     cuts = 0
     for _ in range(60):
-        kept = [game.state for game in envs.env.env.games]
+        kept = [game._current.state for game in envs.env.env.games]
         acts = {agent.name: legal_actions(envs, agent.name, rngs) for agent in envs.specs.agents}
         step = envs.step(acts)
         for n in np.flatnonzero(step.truncated):

@@ -5,15 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from commands import has_verb, works
 from multigrid_rl.cli.train import run_training
+from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import evaluate, report
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.players.catalogue import Catalogue, PlayerError
 from multigrid_rl.players.freeze import freeze, rate
-from multigrid_rl.runs.players import run_player
+from multigrid_rl.runs.players import config_of, run_player
 from multigrid_rl.text import ConfigError
 from tiny_runs import rows_of, without_time
 
@@ -137,6 +139,18 @@ def test_player_of_one_role_is_judged_in_it_and_met_in_it(roles):
         found = judged("random", *overrides, opponent=opponent)
         assert [(part["side"], part["players"]["down_0"]) for part in found["parts"]] == [("up_0", down)]
     assert len(judged("random", toll, opponent=str(roles / "run"))["parts"]) == 2
+
+
+def test_overrides_change_the_game_of_a_run_and_not_another(roles, tmp_path):
+    found = judged(roles / "run", "scenario.seats.down_0=random")
+    assert [(part["players"]["down_0"], part["return_mean"]) for part in found["parts"]] == [("random", 3)]
+    long = "scenario.game.max_steps=500"
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump(compose(["scenario=1v1-robust", long]).model_dump(mode="json"))
+    )
+    scenario = config_of(str(tmp_path), ["scenario.seats.blue_0=hunter"]).scenario
+    assert (scenario.game.max_steps, scenario.seats["blue_0"], scenario.league) == (500, "hunter", None)
+    assert config_of(str(tmp_path), ["scenario=1v1"]).scenario.game.max_steps == 300
 
 
 def test_strength_of_players_is_not_measured_where_nobody_wins(tmp_path):
