@@ -242,14 +242,14 @@ def _update(config: RunConfig, sizes: Sizes, specs: MultiAgentSpec) -> Iterator[
     meaning = "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates"
     yield "batch size", f"{sizes.batch_size:,} steps", meaning
     yield "its memory", f"{batch_memory(config, specs) / 2**20:,.0f} MiB", "at least; more than is free is refused"
-    # With two seats an elimination ends the game, so no agent drops out of a running game.
-    drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
+    idle = "in which it does not move" if config.scenario.kind.rivals else ""
+    if game is not None:  # with two seats an elimination ends the game, so no agent drops out of a running game
+        idle = "of an eliminated agent" if game.death_match and len(config.scenario.spec.seats) > 2 else ""
     for module, agents in sizes.agents.items():
         meaning = f"{agents} learning agent{'s' * (agents > 1)} x batch size; the network learns from these"
         if memory:
             meaning += f" as {agents * train.num_envs:,} sequences of {train.num_steps} steps"
-        if drop_out:
-            meaning += ". At most: steps of an eliminated agent do not count"
+        meaning += f". At most: steps {idle} do not count" if idle else ""
         yield f"rows of {module}", f"{agents * sizes.batch_size:,} steps", meaning
     sequences = f" ({config.rows_per_minibatch} whole sequences)" if memory else ""
     meaning = f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps"

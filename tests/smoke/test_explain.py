@@ -137,3 +137,11 @@ def test_horizons_and_schedules():
     assert "the same all the time" in call("explain", "train.entropy_final=0.02", "train.entropy_coef=0.02").output
     assert "the budget ends before" in call("explain", "train.entropy_decay=9_000_000").output
     assert rows_of("train.clip_final=0.1")["clip"] == "0.2 to 0.1"
+
+
+@pytest.mark.parametrize(("scenario", "idle"), [("tictactoe", "in which it does not move"), ("1v1", "")])
+def test_rows_are_an_upper_bound_where_agents_do_not_move_in_every_step(scenario, idle):
+    config = compose([f"scenario={scenario}"])
+    (row,) = (row for row in sections(config, env_factory(config).specs, {})["One update: play, then learn"]
+              if row[0].startswith("rows of"))  # fmt: skip
+    assert row[2].partition(". At most: ")[2] == (f"steps {idle} do not count" if idle else "")
