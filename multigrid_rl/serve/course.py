@@ -17,7 +17,6 @@ from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, first_error, printable, unknown
 
 DAY_S = 86_400.0
-MAX_ROSTER_BYTES = 2_000_000
 ROLES = ("student", "instructor")
 MOST_WORKERS = 64
 
@@ -210,7 +209,7 @@ def read_roster(path: Path) -> list[Enrolled]:
     Raises ``ConfigError``: no such file, a missing column, a repeated id, an unknown role.
     """
     try:
-        text = path.read_bytes()[:MAX_ROSTER_BYTES].decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(expected(path, "a roster, a CSV in UTF-8", getattr(error, "strerror", error))) from error
     rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))

@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy", reason="the extra serve is not installed")
 from pydantic import ValidationError
 
 from multigrid_rl.serve import people_pages
-from multigrid_rl.serve.course import Course, Enrolled
+from multigrid_rl.serve.course import Course, Enrolled, read_roster
 from multigrid_rl.serve.database import Grade, Rating, make_tables
 from multigrid_rl.serve.queue import Queue
 from sites import Client, agent_in, served, work
@@ -221,6 +221,12 @@ def test_times_are_shown_in_the_classes_own_zone_and_utc(of):
 def test_deadlines_that_mean_nothing_are_refused(settings, says):
     with pytest.raises(ValidationError, match=says):
         Course(**{"deadlines": ONE} | settings)
+
+
+def test_a_large_roster_is_read_whole(tmp_path):
+    rows = [f"s{k},{'A' * 100} {k}" for k in range(25_000)]
+    (tmp_path / "roster.csv").write_text("\n".join(["id,name", *rows]))
+    assert [person.code for person in read_roster(tmp_path / "roster.csv")] == [f"s{k}" for k in range(25_000)]
 
 
 def test_two_ids_that_look_alike_are_two_results(tmp_path):
