@@ -159,6 +159,7 @@ def test_inspect_lists_only_first_opponents(folder):
     assert "and 1,970 rows more" in result.output
 
 
+@pytest.mark.slow
 def test_inspect_starts_agent(tmp_path):
     lines = inspected(agent_of(tmp_path / "mine").folder)
     assert lines[0] == "mine: an agent in a process of its own"

@@ -119,6 +119,7 @@ def test_overflowing_weights_get_no_points_and_valid_json(tmp_path):
 SHORT = RUBRIC | {"exams": [EXAM | {"opponent": "idle", "episodes": 100}]}
 
 
+@pytest.mark.slow
 def test_rubric_hash_does_not_depend_on_seed(tmp_path):
     hashes = [grade(tmp_path, SHORT | change)[1]["rubric_sha256"] for change in ({}, {"seed": 5}, {"pass_points": 6})]
     assert hashes[0] == hashes[1] != hashes[2]
@@ -362,6 +363,7 @@ def test_rejects_empty_class_and_foreign_folders(tmp_path, a_class):
         assert wanted in complaint(grade(tmp_path, SHORT, a_class, "-o", tmp_path / table)[0])
 
 
+@pytest.mark.slow
 def test_resumed_class_meets_the_opponents_and_the_rule_of_copies_of_now(tmp_path):
     bundle(tmp_path / "class" / "anna", ("blue_0",), seed=1)
     shutil.copytree(BUNDLE, tmp_path / "class" / "bert")

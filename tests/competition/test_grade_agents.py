@@ -81,6 +81,7 @@ def test_own_words_of_agent_stay_with_instructor(code, reason, tmp_path, rubric)
     assert "31337" not in feedback["mallory"]
 
 
+@pytest.mark.slow
 def test_agent_has_limits_of_grading(tmp_path, rubric):
     agent_of(tmp_path / "in" / "slow", "def act(m): time.sleep(30)")
     agent_of(
@@ -92,6 +93,7 @@ def test_agent_has_limits_of_grading(tmp_path, rubric):
     assert 0.5 <= results["slow"]["seconds"] < 20
 
 
+@pytest.mark.slow
 def test_hidden_opponent_is_not_named(tmp_path, rubric):
     (tmp_path / "my-secret").symlink_to(data_root() / "checkpoints" / "blue-rookie")
     exams = [{**RUBRIC["exams"][0], "opponent": opponent} for opponent in ("my-secret", "hunter")]

@@ -76,6 +76,7 @@ def graded(entries, name: str):
     return result.exit_code, json.loads(result.output.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_points_tell_right_mediocre_and_broken_apart(entries):
     found = {name: graded(entries, name) for name in ("ada", "bob", "eve")}
     assert [status for status, _ in found.values()] == [0, 1, 1]
@@ -86,6 +87,7 @@ def test_points_tell_right_mediocre_and_broken_apart(entries):
     assert "model.safetensors" in eve["problem"]
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_grade(entries):
     first, second = (graded(entries, "ada")[1] for _ in range(2))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}

@@ -69,6 +69,7 @@ def same_games(episodes, match):
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("episodes", [15, pytest.param(200, marks=pytest.mark.long)])
 def test_stock_ppo_plays_the_games_of_a_match(episodes):
     player = Catalogue().seat("blue-rookie", load_scenario("1v1").spec, "blue_0").player

@@ -177,6 +177,7 @@ def test_stock_ppo_on_cartpole_is_judged(built, capsys):
     assert "env_runners/episode_return_mean >= 9 now" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_stock_multi_agent_environment_is_judged_module_by_module(built):
     module = "env_runners/module_episode_returns_mean/one"
     gates = [Gate(module, ">=", 9, window=200), Gate("learners/two/entropy", "<=", 1, window=200)]

@@ -85,6 +85,7 @@ def test_refuses_in_one_line_what_cannot_be_computed(tmp_path, monkeypatch, argu
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_league_swaps_parts_and_knows_who_is_ahead_where_nobody_wins(tmp_path):
     (tmp_path / "league.yaml").write_text(LEAGUE)
     scenario = f"scenario={tmp_path / 'league.yaml'}"

@@ -93,6 +93,7 @@ def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+@pytest.mark.slow
 def test_report_names_each_film_while_it_draws_and_draws_none_if_asked(pole, tmp_path, monkeypatch):
     result = works("report", pole, "-o", tmp_path / "with.html")
     assert re.findall(r"drawing the (\w+) episode, \d+ pictures", result.stderr) == ["best", "median", "worst"]

@@ -86,6 +86,7 @@ def test_a_kernel_shows_a_mistake_as_one_line_and_a_plot_as_a_picture(in_kernel,
     assert [sorted(output["data"]) for output in plot] == [["image/png", "text/plain"]]
 
 
+@pytest.mark.slow
 def test_train_look_improve(notebook):
     verdict, table, win, replay, returns = shown_twice(notebook, sources_of(NOTEBOOKS[0]))
     assert verdict == (False, "until")

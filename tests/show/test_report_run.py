@@ -130,6 +130,7 @@ def test_escapes_command_and_commit(tmp_path):
     assert "&lt;script&gt;alert(1)" in text
 
 
+@pytest.mark.slow
 def test_draws_wins_by_opponent_for_mixtures(tmp_path):
     text = page_of(tmp_path / "mixture", Story(against=("hunter", "random", "./a/b", EVIL, "idle")))
     found = [json.loads(data) for data in re.findall(r'class="plot-data">(.*?)</script>', text)]

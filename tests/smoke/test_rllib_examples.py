@@ -44,6 +44,7 @@ def test_custom_callback():
     assert 0 <= runners["red_keys"] <= 1
 
 
+@pytest.mark.slow
 def test_custom_env():
     runners = example("custom_env").main(1, 700)["env_runners"]
     assert set(runners["agent_episode_returns_mean"]) == {"blue_0", "red_0"}

@@ -180,6 +180,7 @@ def test_selects_one_of_several_behaviours(scene):
     assert factory.build(10, 0).deciding()[AGENT].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "kind", "message"),
     [
