@@ -86,7 +86,7 @@ report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
 
-test: $(DEV)  ## the tests of every change (some minutes on 2 cores), one process more than cores, at most 4
+test: $(DEV)  ## the tests of every change (5 minutes on 2 cores), one process more than cores, at most 4
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long and not slow" $(ARGS)
 
 test-all: $(DEV)  ## those and the dear ones that prove what rarely breaks, as CI does
