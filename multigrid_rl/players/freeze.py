@@ -97,7 +97,7 @@ def _scenario_of_same_game(catalogue: Catalogue, scenario: str) -> str:
 def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     """Measure every frozen player of ``scenario`` against all its opponents anew and rewrite their cards.
 
-    Raises ``PlayerError``: a damaged player, or a game that nobody wins.
+    Raises ``PlayerError``: a damaged player, or a game without a winner.
     """
     spec, cards = load_scenario(scenario).kind.spec, []
     if not place_of(spec).who(spec).has_winner:

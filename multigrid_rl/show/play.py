@@ -122,7 +122,7 @@ class GameScore(NamedTuple):
     drawn: int = 0
     lost: int = 0
     unfinished: int = 0
-    played: int = 0  # in games that nobody wins
+    played: int = 0  # games without a winner
 
     def after(self, outcome: str) -> "GameScore":
         """Return the score after one more game with this outcome."""

@@ -71,9 +71,9 @@ def test_actions_have_names_and_secrets_stay_secret():
     assert re.search(r"^\d[pb]\n", before, re.MULTILINE)  # its own card and what was bet
 
 
-def test_games_that_nobody_wins_are_counted():
-    told = run("play", "scenario=kuhn", "--seat", "player_1", typed="1\nq\n")
-    assert told.rstrip().splitlines()[-1] == "1 game"
+def test_games_without_a_winner_are_counted():
+    output = run("play", "scenario=kuhn", "--seat", "player_1", typed="1\nq\n")
+    assert output.rstrip().splitlines()[-1] == "1 game"
 
 
 @pytest.mark.parametrize(

@@ -153,13 +153,13 @@ def test_overrides_change_the_game_of_a_run_and_not_another(roles, tmp_path):
     assert config_of(str(tmp_path), ["scenario=1v1"]).scenario.game.max_steps == 300
 
 
-def test_strength_of_players_is_not_measured_where_nobody_wins(tmp_path):
+def test_strength_of_players_is_not_measured_without_a_winner(tmp_path):
     pytest.importorskip("pyspiel")
     with pytest.raises(PlayerError, match=r"scenario: expected one whose games are won, .*, got kuhn"):
         rate(Catalogue(tmp_path), "kuhn", 100)
 
 
-def test_table_names_the_sides_where_nobody_wins(tmp_path):
+def test_table_names_the_sides_without_a_winner(tmp_path):
     pytest.importorskip("pyspiel")
     shown = works(
         "evaluate", "random", "scenario=kuhn", "--opponent", "random", "--episodes", 4, "-o", tmp_path / "out"
