@@ -94,9 +94,17 @@ def read_plain_yaml(path: Path) -> Any:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
+    return parse_plain_yaml(data)
+
+
+def parse_plain_yaml(data: bytes, as_text: bool = False) -> Any:
+    """Return the content of yaml; ``as_text``: plain numbers, dates and so on stay text. Raises ``ValueError``."""
     try:
         # From a string, errors would quote lines, such as a rubric's hidden seed.
-        return yaml.load(BytesIO(data), Loader=_PlainLoader)
+        loader = _PlainLoader(BytesIO(data))
+        if as_text:
+            loader.yaml_implicit_resolvers = {}
+        return loader.get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
 

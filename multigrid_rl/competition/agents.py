@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
@@ -20,12 +19,13 @@ from multigrid_rl.competition.messages import DoorsProtocol, StepRequest, check_
 from multigrid_rl.competition.process import AgentProcess, ProcessError, TooSlowError
 from multigrid_rl.competition.sandbox import Limits, uses_sandbox
 from multigrid_rl.config.scenario import Strict
+from multigrid_rl.files import parse_plain_yaml
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.catalogue import Naming
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.places import place_of
 from multigrid_rl.tables import PROTOCOLS, find
-from multigrid_rl.text import expected, first_error, shown
+from multigrid_rl.text import first_error, shown
 from multigrid_rl.types import RunError, Seats, SeatView, UniformSource
 
 AGENT_FILE = "agent.yaml"
@@ -66,12 +66,11 @@ class Agent:
         path = self.folder / AGENT_FILE
         data = read_plain_file(path, MAX_AGENT_FILE_BYTES)
         try:
-            # This loader reads everything as text and interprets no tag, date or number.
-            return _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
+            return _AgentFile.model_validate(parse_plain_yaml(data, as_text=True))
         except ValidationError as error:
             raise PlayerError(f"{path}: {first_error(error)}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise PlayerError(expected(path, "yaml", shown(str(error), 200))) from error
+        except ValueError as error:
+            raise PlayerError(f"{path}: {shown(str(error), 200)}") from error
 
     @property
     def title(self) -> str:

@@ -27,11 +27,13 @@ from multigrid_rl.players.cards import PlayerError
         ("command: [a]\nname: ../x\n", "name: String should match"),
         ('command: [a]\nabout: "a\\x1b[2Jb"\n', "about: expected printable text"),
         (f"command: [a]\nabout: {'x' * 201}\n", "about: expected at most 200 characters"),
-        ("command: [a\n", "expected yaml"),
-        ("command: [a]\n\tname: x", "expected yaml"),
-        ("[" * 1200, "expected yaml"),
-        ("command: [a]\nname: *x\n", "expected yaml"),
-        (b"command: [\xff]\n", "expected yaml"),
+        ("command: [a]\ncommand: [b]\n", "command is there twice"),
+        ("command: [!!python/name:os.system ls]\n", "not valid yaml"),
+        ("command: [a\n", "not valid yaml"),
+        ("command: [a]\n\tname: x", "not valid yaml"),
+        ("[" * 1200, "not valid yaml"),
+        ("command: [a]\nname: *x\n", "not valid yaml"),
+        (b"command: [\xff]\n", "not valid yaml"),
         ("#" * (MAX_AGENT_FILE_BYTES + 1), f"expected at most {MAX_AGENT_FILE_BYTES} bytes"),
     ],
 )
@@ -42,8 +44,8 @@ def test_rejects_bad_agent_file_in_one_line(text, message, tmp_path):
     assert said.startswith(f"{tmp_path / 'agent.yaml'}: ")
 
 
-def test_agent_file_executes_and_converts_nothing(tmp_path):
-    (tmp_path / "agent.yaml").write_text("command: [!!python/name:os.system ls, 3, no, 2020-99-99]\nname: 007\n")
+def test_agent_file_converts_nothing(tmp_path):
+    (tmp_path / "agent.yaml").write_text("command: [ls, 3, no, 2020-99-99]\nname: 007\n")
     agent = read_agent(tmp_path)
     assert (agent.file.command, agent.title) == (["ls", "3", "no", "2020-99-99"], "007")
 
