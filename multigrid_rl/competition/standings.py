@@ -36,23 +36,26 @@ SURPRISE = 0.2
 def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
     """Fit Bradley-Terry ratings of ``names``, the mean of all is 1000.
 
-    A draw counts half for each side, and a pair without games is left out. The bootstrap draws whole game numbers: all
-    games of one number, of every pair and from both sides of the board, have one seed and stay together.
+    A draw counts half for each side, and a pair without games is left out. The Bayesian bootstrap
+    (https://doi.org/10.1214/aos/1176345338) draws weights of whole game numbers: all games of one number, of every pair
+    and from both sides of the board, have one seed and stay together. The added draws have a weight, too: else an entry
+    that won every game has an interval without width.
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if not pairs:
         return {name: Interval(MEAN, MEAN, MEAN) for name in names}
     results = np.stack([games[pair] for pair in pairs], axis=1)
-    number = len(results)
-    drawn = rng.multinomial(number, np.full(number, 1 / number), size=resamples)
-    values, *samples = _fit(names, pairs, [results.sum(axis=0), *np.tensordot(drawn, results, 1)])
+    weights = rng.exponential(size=(resamples, len(results) + 1))
+    # The fit adds draws of weight one: games have their weights relative to those.
+    drawn = np.tensordot(weights[:, 1:] / weights[:, :1], results, 1)
+    values, *samples = _fit(names, pairs, [results.sum(axis=0), *drawn])
     low, high = np.percentile(samples, (2.5, 97.5), axis=0)
     return {
         name: Interval(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
     }
 
 
-def _fit(names: list[str], pairs: list[tuple[str, str]], samples: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+def _fit(names: list[str], pairs: list[tuple[str, str]], samples: list[NDArray[Any]]) -> NDArray[np.float64]:
     """Fit ratings (samples, len(names)) to wins, draws and losses (pairs, 3) of the first of each pair.
 
     Each group of entries connected by games has a mean of 1000: groups are not comparable.
@@ -186,7 +189,7 @@ def rules(config: CupConfig) -> list[str]:
         *pair_rules,
         f"{winning} A win is 1 point, a draw 1/2.",
         "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
-        "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
+        "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap weightings of game numbers.",
         "Ranking is by rating. Equal ratings are decided by points in the games between them, then by more wins, "
         "then by the larger margin of returns; entries that are still equal share the rank.",
         f"{faults}Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was "

@@ -33,8 +33,20 @@ def test_two_entries_are_rated_by_odds(games, odds):
     found = ratings(["a", "b"], {("a", "b"): games_of(*games)}, np.random.default_rng(0), resamples=50)
     assert found["a"].value - found["b"].value == pytest.approx(400 * math.log10(odds), abs=0.01)
     assert found["a"].value + found["b"].value == pytest.approx(2000)
-    assert found["a"].low <= found["a"].value <= found["a"].high
-    assert (found["a"].low == pytest.approx(found["a"].high)) == (games[0] == 100)
+    assert found["a"].low < found["a"].value < found["a"].high
+
+
+@pytest.mark.parametrize("difference", [300, 1000])
+def test_intervals_hold_the_truth_as_often_as_they_say(difference):
+    chance = 1 / (1 + 10 ** (-difference / 400))
+    held = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        wins = rng.binomial(2, chance, size=50)
+        games = {("a", "b"): np.stack([wins, 0 * wins, 2 - wins], axis=1)}
+        rated = ratings(["a", "b"], games, rng, resamples=200)["a"]
+        held += rated.low <= 1000 + difference / 2 <= rated.high
+    assert held >= 34  # of entries that won every game, none had the truth in its interval
 
 
 def test_ratings_of_three_recover_true_strengths():
