@@ -57,14 +57,15 @@ class Sizes(NamedTuple):
         batch, product = train.batch_size, train.gamma * train.lam
         # The network with the most agents decides how many minibatches there are.
         largest = max(agents.values(), default=0) * batch
-        updates, steps = math.ceil(train.until / batch), trainer_of(train.trainer).gradient_steps(train, largest)
+        trainer, updates = trainer_of(train.trainer), math.ceil(train.until / batch)
+        steps, idle = trainer.gradient_steps(train, largest), math.ceil(trainer.learns_from(train) / batch) - 1
         return cls(
             agents=agents,
             batch_size=batch,
             minibatches_per_epoch=math.ceil(largest / train.minibatch),
             gradient_steps_per_update=steps,
             updates=updates,
-            gradient_steps=updates * steps,
+            gradient_steps=max(updates - max(idle, 0), 0) * steps,
             checkpoints=math.ceil(updates / math.ceil(train.checkpoint_every / batch)),
             horizon=1 / (1 - train.gamma) if train.gamma < 1 else math.inf,
             credit_horizon=1 / (1 - product) if product < 1 else math.inf,
@@ -273,7 +274,9 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "train.until", f"{train.until:,} steps", f"the budget. More: longer run{early}"
     played = f"until / batch size, rounded up: {train.env_steps:,} steps are played (policy_updates in metrics.jsonl)"
     yield "updates", f"{sizes.updates:,}", played
-    meaning = "updates x gradient steps per update, for each network (gradient_steps in metrics.jsonl)"
+    first = trainer_of(train.trainer).learns_from(train)
+    learning = f"updates{f' from step {first:,} on' * bool(first)}"
+    meaning = f"{learning} x gradient steps per update, for each network (gradient_steps in metrics.jsonl)"
     yield "gradient steps", f"{sizes.gradient_steps:,}", meaning
     every = f"one every {train.checkpoint_every:,} steps (train.checkpoint_every) and one at the end"
     larger = "Larger interval: less disk, more lost if the run is killed"
@@ -298,9 +301,11 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     (_, rate, rate_course), (_, weight, weight_course), (_, clip, clip_course) = schedules(train)
     meaning = f"1 / (1 - gamma) with gamma={train.gamma:g}: rewards further off hardly count"
     yield "reward horizon", look, f"{meaning}. Higher gamma: looks further ahead, noisier"
+    yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
+    if not trainer_of(train.trainer).learns_values:
+        return  # neither advantages nor a bonus or a clip: recorded actions, or critics of kept steps
     meaning = f"1 / (1 - gamma x lam) with lam={train.lam:g}: beyond it the critic's guess stands for what came"
     yield "credit horizon", credit, f"{meaning}. Higher lam: less bias, more noise"
-    yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
     meaning = f"reward for acting at random: {weight_course}"
     bonus = train.schedules["entropy_coef"]
     if bonus.start != bonus.end and bonus.steps > train.env_steps:
@@ -313,7 +318,8 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 def _rewards(config: RunConfig) -> Iterator[Row]:
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
-    yield "objective", config.train.objective, "what the policy maximises (train.objective)"
+    if trainer_of(config.train.trainer).learns_values:
+        yield "objective", config.train.objective, "what the policy maximises (train.objective)"
     if config.scenario.game is not None:
         yield from _board_rewards(config)
     yield "training reward", value, "gates and scores always use the game's own"
@@ -340,10 +346,12 @@ def _board_rewards(config: RunConfig) -> Iterator[Row]:
 
 
 def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
-    if not config.scenario.gates:
-        yield "gates", "none", "this scenario has no gates: the run ends when the budget is spent"
+    learns_values = trainer_of(config.train.trainer).learns_values
+    gates = [gate for gate in config.scenario.gates if learns_values or not gate.of_values]
+    if not gates:
+        yield "gates", "none", "this run has no gates: it ends when the budget is spent"
         return
-    for gate in config.scenario.gates:
+    for gate in gates:
         bound = f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
         yield gate.metric, bound, _gate_meaning(gate, specs)
     episodes = config.scenario.report_episodes

@@ -51,7 +51,11 @@ def data(
     """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
     from multigrid_rl.imitation import demonstrations, formats
 
+    if action != "import" and (overrides or who is not None):
+        raise refused(f"data {action}", "neither overrides nor --who", " ".join(overrides or [f"--who {who}"]))
     if action == "show":
+        if output is not None:
+            raise refused("--output", "nothing to write with data show", output)
         recorded = demonstrations.read_demonstrations(Path(source))
         screen = console()
         screen.print(recorded.card.summary())

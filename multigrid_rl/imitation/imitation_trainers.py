@@ -199,8 +199,7 @@ class CloningTrainer(Imitation):
         from multigrid_rl.imitation.cloning import ShuffledReader
 
         assert isinstance(config.train, CloningTrain)
-        if not isinstance(config.train, DaggerTrain):  # DAgger holds out no steps
-            ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
+        ShuffledReader(recorded, config.train.cloning.held_out, config.seed)
 
     def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
         train: Any = config.train
@@ -217,7 +216,7 @@ class CloningTrainer(Imitation):
         """Return metrics that rows of cloning do not have, with the reason."""
         train: Any = config.train
         absent = super().absent(config)
-        if isinstance(train, DaggerTrain) or not train.cloning.held_out:
+        if not train.cloning.held_out:
             absent["learner/*/held_out_loss"] = "no episodes are held out"
         return absent
 
@@ -255,6 +254,8 @@ class DaggerTrainer(CloningTrainer):
         train: Any = config.train
         wanted = f"a player, its folder or a run, {condition}"
         config.require(train.dagger.expert is not None, "expert", wanted, "null")
+        held_out = train.cloning.held_out
+        config.require(not held_out, "train.cloning.held_out", f"0 {condition}: all labels are learned from", held_out)
         wanted = f"null {condition}: nothing is held out"
         config.require(train.cloning.patience is None, "train.cloning.patience", wanted)
 

@@ -82,7 +82,7 @@ class Kind(NamedTuple):
 
 
 #: Kinds, recognised by the names of their tensors; the first match counts.
-KINDS = (
+KINDS: tuple[Kind, ...] = (
     Kind("CleanRL's SAC", ("fc1", "fc2", "fc_mean"), "fc_logstd", (), "relu", ("tanh-gaussian", "clip")),
     Kind("CleanRL's TD3 or DDPG", ("fc1", "fc2", "fc_mu"), None, (), "relu", (None, "tanh")),
     Kind(
@@ -106,6 +106,7 @@ KINDS = (
         "log_std", ("mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net"), "tanh", (None, "clip"),
     ),
 )  # fmt: skip
+KINDS += (KINDS[-1]._replace(name=f"{KINDS[-1].name} over choices", log_std=None),)
 
 
 def read_weights(path: Path) -> dict[str, Array]:
@@ -151,6 +152,7 @@ def policy_of(
     the weights do not fit the environment, or our network acts otherwise than the file's.
     """
     key = f"import-policy: {path}"
+    _check_layers(key, kind, weights)
     hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]
     head, bound = kind.head if isinstance(agent.action_space, spaces.Box) else (None, "clip")
     named = {"name": "mlp", "hidden": hidden, "activation": activation or kind.activation, "head": head, "bound": bound}
@@ -185,6 +187,16 @@ def policy_of(
     _check_bounds(key, weights, agent)
     _check_same(key, kind, weights, network, agent, bound)
     return architecture, state
+
+
+def _check_layers(key: str, kind: Kind, weights: Mapping[str, Array]) -> None:
+    """Raise ``ConfigError`` if the policy has further layers: without them it would act otherwise."""
+    tower = kind.layers[0].rpartition(".")[0]
+    layers = {layer for layer, _, suffix in (name.rpartition(".") for name in weights) if suffix == "weight"}
+    more = {layer for layer in layers if layer.rpartition(".")[0] == tower} - {*kind.layers, kind.log_std}
+    if more:
+        wanted = f"no other layers than {', '.join(kind.layers)}"
+        raise ConfigError(expected(f"{key}: {kind.name}", wanted, ", ".join(sorted(more))))
 
 
 def _check_bounds(key: str, weights: Mapping[str, Array], agent: AgentSpec) -> None:

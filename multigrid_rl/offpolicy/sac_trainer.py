@@ -78,6 +78,11 @@ class SacTrainer(Trainer):
         steps: float = train.batch_size * train.sac.updates_per_step
         return round(steps)
 
+    def learns_from(self, train: Any) -> int:
+        """Return the environment steps that are played before."""
+        starts: int = train.sac.learning_starts
+        return starts
+
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight."""
         train: Any = config.train

@@ -42,8 +42,6 @@ from multigrid_rl.types import RunError
 PATIENCE_S = 60
 #: Seconds for trials of a killed search to release their runs.
 RELEASE_S = 30.0
-#: Values of ``ended`` of a run that ended by itself.
-ENDS = ("held", "until")
 #: Environment variables that switch off Tune's tables, TensorBoard events, advice and handling of Ctrl-C.
 _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -282,7 +280,7 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
         message = f"{type(error).__name__}: {one_line(error)}"
         folder.end(Outcome(spec, "failed", None, seconds=time.monotonic() - began, reason=message))
         raise
-    if lags or verdict["ended"] in ENDS:
+    if lags or verdict["ended"] != "interrupted":
         status: Status = "stopped" if lags else "finished"
         folder.end(Outcome(spec, status, score_of(verdict), verdict["env_steps"], time.monotonic() - began))
 
@@ -296,7 +294,7 @@ def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
     sys.argv = ["multigrid-rl", "train", *command]
     with suppress(ConfigError):
         verdict = read_verdict(path)
-        if verdict["ended"] in ENDS:  # the run was complete when the search was killed
+        if verdict["ended"] != "interrupted":  # the run was complete when the search was killed
             return verdict, False
     every = next_report = folder.request.settings.report_every
     lags = False

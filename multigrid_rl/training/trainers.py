@@ -139,6 +139,10 @@ class Trainer:
         steps = train.passes * math.ceil(part) if train.recompute else math.ceil(train.passes * part)
         return steps + math.ceil((train.v_iters or 0) * part)
 
+    def learns_from(self, train: TrainConfig) -> int:  # noqa: ARG002 - for subclasses
+        """Return the environment steps of the first update that takes gradient steps."""
+        return 0
+
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:  # noqa: ARG002 - for subclasses
         """Return names and descriptions of training rewards that it adds."""
         return []

@@ -265,8 +265,8 @@ def _sizes(values: dict[str, Any], agents: int | None, *, memory: bool) -> dict[
     buffer, batch = values["hyperparameters.buffer_size"], values["hyperparameters.batch_size"]
     length = values["network_settings.memory.sequence_length" if memory else "time_horizon"]
     wanted = max(1, round(buffer / length))
-    # The number of agents that fills the buffer exactly, or nearly.
-    choices = range(math.ceil(wanted / 2), 2 * wanted)
+    # The number of agents that fills the buffer exactly, or nearly; sequences have a length of their own.
+    choices = [wanted] if memory else range(math.ceil(wanted / 2), 2 * wanted)
     envs = agents or min(choices, key=lambda count: (-buffer % count, abs(count - wanted)))
     steps = length if memory else math.ceil(buffer / envs)
     rows = min(batch, envs * steps)

@@ -173,6 +173,18 @@ def test_exports_to_minari_alone(demo, tmp_path, name):
     assert message.endswith(f"--output: expected minari:ID, got {tmp_path / name}")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "scenario=cartpole"], "data show: expected neither overrides nor --who, got scenario=cartpole"),
+        (["export", "--who", "me", "-o", "minari:a/b-v0"], "neither overrides nor --who, got --who me"),
+        (["show", "-o", "there"], "--output: expected nothing to write with data show, got there"),
+    ],
+)
+def test_refuses_words_that_only_an_import_reads(words, said):
+    assert said in complaint(call("data", words[0], "demos", *words[1:]))
+
+
 def test_minari_round_trip(demo, tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))

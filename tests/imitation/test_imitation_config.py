@@ -15,6 +15,7 @@ REFUSED = [
         "scenario=1v1 train=bc data=x train.cloning.held_out=0 train.cloning.patience=3",
         "train.cloning.patience: expected null with train.cloning.held_out=0",
     ),
+    ("scenario=1v1 train=dagger expert=hunter train.cloning.held_out=0.2", "train.cloning.held_out: expected 0 with"),
     ("scenario=1v1 train=bc data=x model=gru", "model: expected "),
     ("scenario=1v1 train=bc data=x cluster.num_env_runners=1", "cluster.num_env_runners: expected "),
     (f"{BODY} train=gail", "data: expected a folder that `multigrid-rl data record` wrote, with train=gail"),

@@ -10,6 +10,8 @@ from commands import call, complaint, works
 from composing import refusal
 from demonstrated import pusher
 from multigrid_rl.cli.train import resume_training, run_training
+from multigrid_rl.evaluation.sets import check_ended
+from multigrid_rl.runs.reader import read_run
 from tiny_runs import rows_of, unknown_metrics, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -83,6 +85,7 @@ def test_run_ends_when_held_out_loss_stalls(demo, tmp_path):
          "train.until=65536", "train.cloning.patience=2", "train.cloning.play_every=1024"]
     )  # fmt: skip
     assert (verdict["ended"], verdict["env_steps"]) == ("plateau", 3072)
+    check_ended(read_run(path))  # by itself: `compare` takes it
     (path / "verdict.json").unlink()  # killed after its last checkpoint
     again = resume_training(path, [])
     assert (again["ended"], again["env_steps"]) == ("plateau", 3072)

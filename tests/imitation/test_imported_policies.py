@@ -154,11 +154,16 @@ def test_deviations_are_the_files(here, tmp_path):
     assert torch.allclose(found, due, atol=1e-5)
 
 
-def test_choices_of_a_ppo_are_its_logits(here, tmp_path):
+CLEANRL_PPO = [f"actor.{k}" for k in (0, 2, 4)], [f"critic.{k}" for k in (0, 2, 4)]
+SB3_PPO = ["mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"], []
+
+
+@pytest.mark.parametrize(("policy", "values", "file"), [(*CLEANRL_PPO, "cart.pt"), (*SB3_PPO, "cart.zip")])
+def test_choices_of_a_ppo_are_its_logits(here, tmp_path, policy, values, file):
     state: dict = {}
-    body = layers(state, [f"actor.{k}" for k in (0, 2, 4)], [4, 8, 8, 2], nn.Tanh)
-    layers(state, [f"critic.{k}" for k in (0, 2, 4)], [4, 8, 8, 1], nn.Tanh)
-    path = written(tmp_path / "cart.pt", state)
+    body = layers(state, policy, [4, 8, 8, 2], nn.Tanh)
+    layers(state, values, [4, 8, 8, 1], nn.Tanh)
+    path = written(tmp_path / file, state)
     works("data", "import-policy", path, "scenario=cartpole", "-o", tmp_path / "cart")
     card = read_card(tmp_path / "cart")
     seen = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
@@ -198,9 +203,11 @@ def test_files_that_are_no_policy_are_refused_in_a_line(here, tmp_path):
     written(tmp_path / "scaled.pt", cleanrl_sac(scale=1.0)[0])
     written(tmp_path / "unknown.pt", {"encoder.weight": torch.zeros(2, 2)})
     written(tmp_path / "good.pt", good)
+    written(tmp_path / "deep.pt", good | {"fc3.weight": torch.eye(16), "fc3.bias": torch.zeros(16)})
     for name, where, said in (
         ("scaled.pt", "env_id=Pendulum-v1", "actions of [-2.0] to [2.0], got [-1.0] to [1.0]"),
         ("unknown.pt", "env_id=Pendulum-v1", "CleanRL's SAC, CleanRL's TD3"),
+        ("deep.pt", "env_id=Pendulum-v1", "no other layers than fc1, fc2, fc_mean, got fc3"),
         ("good.pt", "scenario=halfcheetah", "policy.0.weight of shape (16, 17)"),
         ("good.pt", "scenario=1v1", "scenario: expected"),
         ("none.pt", "env_id=Pendulum-v1", "a file with a policy's weights"),

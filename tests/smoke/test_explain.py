@@ -83,6 +83,18 @@ def test_gradient_steps_count_passes_of_values_and_passes_with_new_advantages(tm
     assert multigrid_rl.train(None, *pendulum, run_dir=tmp_path / "run").metrics["gradient_steps"].tolist() == [steps]
 
 
+def test_explains_only_what_acts_on_a_trainer(tmp_path):
+    sac = ["env_id=Pendulum-v1", "train=sac", "train.until=1024", "train.sac.learning_starts=600", "model.hidden=[8]"]
+    steps = multigrid_rl.train(None, *sac, "train.sac.updates_per_step=0.05", run_dir=tmp_path / "run").metrics
+    assert steps["gradient_steps"].tolist() == [0, 0, 13, 26]
+    assert sizes(*sac, "train.sac.updates_per_step=0.05").gradient_steps == 26
+    dagger = rows_of("scenario=1v1", "train=dagger", "expert=key-runner")
+    for rows in (rows_of(*sac), dagger):
+        assert not rows.keys() & {"objective", "clip", "credit horizon", "entropy bonus"}
+    assert "entropy/*" in dagger
+    assert "explained_variance/*" not in dagger  # of a value network, which is not trained
+
+
 @pytest.mark.parametrize(("runners", "threads"), [(0, 0), (2, 0), (2, 1)])
 def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
     monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)

@@ -122,6 +122,10 @@ def test_memory_becomes_lstm_that_learns_whole_sequences(tmp_path):
     assert (run.model.name, run.model.hidden, run.train.num_steps, run.train.num_envs) == ("lstm", (64,), 64, 16)
     assert run.train.minibatch_size == 128
     assert "changed   network_settings.memory.memory_size" in output
+    # A buffer that is no multiple of a sequence: the nearest number of whole ones, no divisor of the buffer.
+    hyper = {**HALLWAY["hyperparameters"], "buffer_size": 1000}
+    _, _, recipe = translate(written(tmp_path, {**HALLWAY, "hyperparameters": hyper}))
+    assert (recipe["train"]["num_steps"], recipe["train"]["num_envs"]) == (64, 16)
 
 
 def test_self_play_becomes_settings_of_league(tmp_path):
