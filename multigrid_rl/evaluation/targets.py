@@ -304,7 +304,8 @@ def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> d
 
 def _game(config: RunConfig) -> MatchFactory:
     factory = env_factory(config)
-    assert isinstance(factory, MatchFactory)
+    if not isinstance(factory, MatchFactory):
+        raise ConfigError(expected("scenario", "a game with opponents", config.scenario.name))
     return factory
 
 
