@@ -314,7 +314,7 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
 
 def _seat_value(who: PlayerLike | Mapping[Any, float]) -> str:
     if isinstance(who, Mapping):
-        return ",".join(f"{_name(player)}:{weight:g}" for player, weight in who.items())
+        return ",".join(f"{_name(player)}:{weight}" for player, weight in who.items())
     return str(_name(who))
 
 
