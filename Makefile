@@ -19,16 +19,15 @@ define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 14) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.14: make PYTHON=python3.11 ...")'
 endef
 
-SCENARIO ?= $(or $(scenario),$(if $(env_id),,1v1))
+# As it is typed: without one the program plays 1v1, or that of experiment=, env_id= or --resume.
+SCENARIO ?= $(scenario)
 ARGS ?=
 # key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
-OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
+OWN := PYTHON NUMBER ADDRESS VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEARCH WHO FOLDER TORCH TORCH_INDEX NAME RUN
 TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
 KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 OTHER_KEYS = $(filter-out 'scenario=%,$(KEYS))
-# An environment of one's own comes without a scenario.
-GAME = $(if $(SCENARIO),scenario=$(SCENARIO))
-SEEDS ?= 0 1 2
+GAME = $(if $(SCENARIO),'scenario=$(SCENARIO)')
 SEARCH ?= three-stage
 WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
 FOLDER ?= $(error FOLDER: expected a folder of entries: make cup FOLDER=submissions)
@@ -75,10 +74,10 @@ search: $(VENV)/.ready-search  ## make search SCENARIO=1v1 SEARCH=three-stage [A
 	$(BIN)/multigrid-rl search $(GAME) search=$(SEARCH) $(OTHER_KEYS) $(ARGS)
 
 evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
-	$(BIN)/multigrid-rl evaluate $(WHO) $(KEYS) $(ARGS)
+	$(BIN)/multigrid-rl evaluate $(WHO) $(GAME) $(OTHER_KEYS) $(ARGS)
 
 cup: $(READY)  ## make cup FOLDER=submissions SCENARIO=1v1 [ARGS="--with blue-master --with key-runner"]
-	$(BIN)/multigrid-rl cup $(FOLDER) $(if $(filter command environment,$(origin SCENARIO) $(origin scenario)),--scenario $(SCENARIO)) $(OTHER_KEYS) $(ARGS)
+	$(BIN)/multigrid-rl cup $(FOLDER) $(if $(SCENARIO),--scenario '$(SCENARIO)') $(OTHER_KEYS) $(ARGS)
 
 report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a cup's folder
 	$(BIN)/multigrid-rl report $(RUN) $(KEYS) $(ARGS)

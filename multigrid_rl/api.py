@@ -279,6 +279,8 @@ def make(
         ValueError: a mistake, in one line.
     """
     if seat == "all":
+        if num_envs is not None:
+            raise ConfigError(expected("num_envs", "none with seat='all', one game of PettingZoo's", num_envs))
         return parallel_env(scenario, **options)
     return (
         SeatEnv(scenario, seat, **options) if num_envs is None else SeatVectorEnv(num_envs, scenario, seat, **options)
@@ -312,7 +314,7 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
 
 def _seat_value(who: PlayerLike | Mapping[Any, float]) -> str:
     if isinstance(who, Mapping):
-        return ",".join(f"{_name(player)}:{weight:g}" for player, weight in who.items())
+        return ",".join(f"{_name(player)}:{weight}" for player, weight in who.items())
     return str(_name(who))
 
 

@@ -147,6 +147,9 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
         if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's history
             paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
+        elif is_run(str(folder)):
+            wanted = f"a folder of entries, or a run with a league (--with {folder} enters this one)"
+            raise PlayerError(expected(folder, wanted, "a run without"))
         hand_ins = [path for path in paths if path.is_dir() or path.suffix in HAND_IN_SUFFIXES or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error

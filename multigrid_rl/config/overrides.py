@@ -27,6 +27,8 @@ _TEXTS = (
 )  # fmt: skip
 #: Keys of players and mixtures of players: seats, and anchors of a league.
 _SEATS, _ANCHORS = "scenario.seats.", "scenario.league.anchors"
+#: The weight of a player in a mixture.
+_NUMBER = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 #: Names of our keys in RLlib, Stable-Baselines3 and other libraries.
 _FOREIGN_KEYS = {
     "train": ("algo", "algorithm", "alg"),
@@ -116,7 +118,7 @@ def _players(key: str, value: str) -> Any:
     mixture: dict[str, float] = {}
     for part in value.strip("{} ").split(","):
         name, _, weight = (text.strip() for text in part.rpartition(":"))
-        if not name or name in mixture or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight) or float(weight) == 0:
+        if not name or name in mixture or not _NUMBER.fullmatch(weight) or float(weight) == 0:
             raise ConfigError(expected(key, "different players with weights above 0: blue-rookie:3,random:1", value))
         mixture[name] = float(weight)
     return mixture

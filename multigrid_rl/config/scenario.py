@@ -46,7 +46,9 @@ class Part(Strict):
 
 
 def as_integer(value: Any) -> Any:
-    """Return an integral float such as 2e5 as an integer; other values unchanged."""
+    """Return an integral float such as 2e5, which yaml reads as text, as an integer; other values unchanged."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE][0-9]+", value):
+        value = float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -125,7 +127,7 @@ class GateConfig(Bound):
     """what must be within the bound over a window: every report, the mean over reports, or a share of them"""
     share: float = Field(default=0.95, gt=0, le=1)
     """with hold=share: this share of the reports. Higher: stricter"""
-    window: int = Field(default=100_000, ge=1)
+    window: Steps = 100_000
     """environment steps that it must hold for. More: stricter, later"""
 
     @property

@@ -249,7 +249,7 @@ def run_target(
     """Return the target for a run's exported policies, in its own scenario or the one of ``config``.
 
     In its own scenario its opponents must be those of its training. If several teams learned, that of
-    ``judged_seat``, by default red or the first, plays against the run's players of the others.
+    ``judged_seat``, by default red or the first without named players, plays against the run's players of the others.
 
     Raises ``ConfigError``, ``PlayerError``: no run, no such checkpoint, another game, a damaged player.
     """
@@ -258,14 +258,16 @@ def run_target(
         raise ConfigError(expected(f"{run}: scenario", "a game with opponents", trained.scenario.name))
     folders = seat_refs(run, trained, checkpoint)
     game = trained.scenario.kind.spec
-    teams = [game.team_of(seat) for seat in folders]
+    factory = _game(config or trained)
+    free = [seat for seat in folders if seat not in factory.opponents] or [*folders]
+    teams = [game.team_of(seat) for seat in free]
     team = game.team_of(judged_seat) if judged_seat else "red" if "red" in teams else teams[0]
     own_refs = {seat: ref for seat, ref in folders.items() if game.team_of(seat) == team}
-    factory = _game(config or trained)
+    others = {seat: {folders[seat]: 1.0} for seat in factory.spec.seats if seat in folders and seat not in own_refs}
+    factory = replace(factory, opponents=others | factory.opponents)
     if config is None:
-        others = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own_refs}
         check_code(f"{run}: opponents", code_of_run(trained), "a player of this project")
-        factory = replace(factory, opponents={**factory.opponents, **others}, hashes=opponent_hashes(run))
+        factory = replace(factory, hashes=opponent_hashes(run))
     learning = [seat for seat in factory.spec.seats if seat not in factory.opponents]
     for seat in learning:
         if seat not in own_refs:
@@ -304,7 +306,8 @@ def seat_refs(run: Path, trained: RunConfig, checkpoint: str | None = None) -> d
 
 def _game(config: RunConfig) -> MatchFactory:
     factory = env_factory(config)
-    assert isinstance(factory, MatchFactory)
+    if not isinstance(factory, MatchFactory):
+        raise ConfigError(expected("scenario", "a game with opponents", config.scenario.name))
     return factory
 
 

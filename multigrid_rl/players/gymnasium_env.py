@@ -169,7 +169,8 @@ class SeatVectorEnv(VectorEnv):
         Raises ``ValueError``: actions of another shape, or unknown ones.
         """
         chosen = np.asarray(actions)
-        if chosen.shape != (self.num_envs,) or ((chosen < 0) | (chosen >= len(ACTIONS))).any():
+        fits = chosen.shape == (self.num_envs,) and np.issubdtype(chosen.dtype, np.integer)
+        if not fits or ((chosen < 0) | (chosen >= len(ACTIONS))).any():
             wanted = f"({self.num_envs},) integers 0 to {len(ACTIONS) - 1}"
             raise ConfigError(expected("actions", wanted, f"{chosen.shape}: {chosen.tolist()}"[:80]))
         step = self.match.step({self.seat: chosen})

@@ -8,6 +8,7 @@ from bundles import edit, make_player
 from multigrid_rl.competition.entries import CupConfig, find_entries
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 
 TABLE = CupConfig("1v1", load_scenario("1v1").spec, 4, 9, Limits())
@@ -30,3 +31,10 @@ def test_evenly_spaced_snapshots_include_first_and_last(tmp_path, number, taken)
     steps = [entry.env_steps for entry in entries if entry.kind == "frozen"]
     assert (len(steps), steps[0], steps[-1]) == (taken, 100, 100 * number)
     assert [entry.env_steps for entry in entries if entry.kind != "frozen"] == [None]
+
+
+def test_a_run_without_a_league_is_no_folder_of_entries(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(PlayerError, match=r"expected a folder of entries, or .*, got a run without$"):
+        find_entries(tmp_path, ["random"], Catalogue(tmp_path / "none"), TABLE)

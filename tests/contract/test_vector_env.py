@@ -112,6 +112,7 @@ def test_some_of_a_list_of_seeds_may_be_none():
         (lambda: SeatVectorEnv(2).reset(seed=[1, 2.5]), "^seed: expected an integer, or a list of 2"),
         (lambda: SeatVectorEnv(2).reset(seed="12"), "^seed: expected an integer, or a list of 2"),
         (lambda: SeatVectorEnv(2).step(np.array([0, 7])), r"^actions: expected \(2,\) integers 0 to 6, got \(2,\): "),
+        (lambda: SeatVectorEnv(2).step(np.array([0, 1.5])), r"^actions: expected \(2,\) integers 0 to 6, got \(2,\): "),
         (lambda: SeatVectorEnv(2).step(np.zeros(3, int)), r"got \(3,\): \[0, 0, 0\]"),
     ],
 )

@@ -144,6 +144,10 @@ def test_player_of_one_role_is_judged_in_it_and_met_in_it(roles):
 def test_overrides_change_the_game_of_a_run_and_not_another(roles, tmp_path):
     found = judged(roles / "run", "scenario.seats.down_0=random")
     assert [(part["players"]["down_0"], part["return_mean"]) for part in found["parts"]] == [("random", 3)]
+    found = judged(roles / "run", "scenario.seats.up_0=random")
+    assert [(part["side"], part["return_mean"]) for part in found["parts"]] == [("down_0", -3)]
+    both = [judged(roles / "run", *words)["parts"] for words in ((), ("scenario.env_args.max_episode_steps=99",))]
+    assert both[0] == both[1]
     long = "scenario.game.max_steps=500"
     (tmp_path / "config.yaml").write_text(
         yaml.safe_dump(compose(["scenario=1v1-robust", long]).model_dump(mode="json"))

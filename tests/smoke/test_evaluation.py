@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.evaluation.evaluation import MODES, evaluate
-from multigrid_rl.evaluation.targets import run_target
+from multigrid_rl.evaluation.targets import find_target, run_target
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import ConfigError
@@ -39,3 +39,5 @@ def test_rejects_folders_without_runs_and_missing_checkpoints(team_run, tmp_path
         run_config(tmp_path)
     with pytest.raises(PlayerError, match=r"checkpoint: .*, got step_1"):
         run_target(team_run, checkpoint="step_1")
+    with pytest.raises(ConfigError, match=r"scenario: expected a game with opponents, got cartpole"):
+        find_target(str(team_run), ["scenario=cartpole"])

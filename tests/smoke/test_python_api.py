@@ -204,6 +204,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train(callback=lambda: 0), ConfigError, "^callback: .*too many positional"),
         (lambda: multigrid_rl.train(resume=3), ConfigError, "^resume: expected a folder, got 3$"),
         (lambda: multigrid_rl.make(num_envs="x"), ConfigError, "^num_envs: expected a whole number of at least 1"),
+        (lambda: multigrid_rl.make("2v2", "all", num_envs=8), ConfigError, "^num_envs: expected none with seat='all'"),
         (lambda: multigrid_rl.make(3), ConfigError, "^scenario: expected 1v1, .*, got 3$"),
         (lambda: multigrid_rl.train("1v1", algo="dqn"), ConfigError, r"got algo \(did you mean train\?\)$"),
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),

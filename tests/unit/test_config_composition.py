@@ -129,7 +129,9 @@ def test_default_run_folder_is_new_and_names_scenario_and_seed(tmp_path, monkeyp
 # --- opponents
 
 
-@pytest.mark.parametrize("value", ["random:1.5,hunter:2", "{random: 1.5, hunter: 2}", "random: 1.5 , hunter:2"])
+@pytest.mark.parametrize(
+    "value", ["random:1.5,hunter:2", "random:15e-1,hunter:2.", "{random: 1.5, hunter: 2}", "random: 1.5 , hunter:2"]
+)
 def test_reads_several_players_with_their_weights(value):
     opponents = compose([f"scenario.seats.blue_0={value}"]).scenario.opponents
     assert opponents == {"blue_0": {"random": 1.5, "hunter": 2.0}}

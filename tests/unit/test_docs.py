@@ -206,14 +206,17 @@ def test_every_guide_is_in_a_menu_of_the_site():
 @pytest.mark.parametrize(
     ("typed", "ran"),
     [
-        (["train"], "train scenario=1v1"),
+        (["train"], "train"),
+        (["train", "experiment=coop"], "train experiment=coop"),
+        (["train", "ARGS=--resume runs/x --until 2e6"], "train --resume runs/x --until 2e6"),
         (["train", "scenario=coop", "train.lr=3e-4"], "train scenario=coop train.lr=3e-4"),
         (["train", "SCENARIO=coop", "ARGS=seed=3 --until 2e6"], "train scenario=coop seed=3 --until 2e6"),
-        (["train", "curriculum=[{steps: 9}, a]"], "train scenario=1v1 curriculum=[{steps: 9}, a]"),
+        (["train", "curriculum=[{steps: 9}, a]"], "train curriculum=[{steps: 9}, a]"),
         (["cup", "FOLDER=all", "scenario=2v2"], "cup all --scenario 2v2"),
         (["cup", "FOLDER=entries", "SCENARIO=coop"], "cup entries --scenario coop"),
         (["cup", "FOLDER=league-run"], "cup league-run"),  # a run brings its own scenario
         (["evaluate", "WHO=runs/x", "scenario=2v2"], "evaluate runs/x scenario=2v2"),
+        (["evaluate", "WHO=runs/x", "SCENARIO=2v2"], "evaluate runs/x scenario=2v2"),
         (["train", "env_id=CartPole-v1"], "train env_id=CartPole-v1"),
         (["train", "env_id=Mine-v0", "SCENARIO=cartpole"], "train scenario=cartpole env_id=Mine-v0"),
     ],

@@ -12,7 +12,8 @@ def recipe(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "# @package _global_\ndefaults:\n- override /scenario: single-obstacle\n- override /model: gru\n"
-        "train:\n  lr: 1.0e-05\n  bonus: {all: {key_pickup: 0.5, success: 2.0}}\nmodel: {hidden: [32]}\nshared: false\n"
+        "train:\n  lr: 1.0e-05\n  until: 2e6\n  bonus: {all: {key_pickup: 0.5, success: 2.0}}\n"
+        "model: {hidden: [32]}\nshared: false\n"
     )
     return file
 
@@ -21,6 +22,7 @@ def test_file_sets_groups_and_keys(recipe):
     config = compose([f"experiment={recipe}", "seed=3"])
     assert (config.scenario.name, config.model.name, config.model.hidden) == ("single-obstacle", "gru", (32,))
     assert (config.train.lr, config.train.bonus) == (1e-5, {"all": {"key_pickup": 0.5, "success": 2.0}})
+    assert config.train.until == 2_000_000  # text, as yaml reads it
     assert (config.seed, config.experiment) == (3, str(recipe))
 
 
