@@ -106,7 +106,7 @@ def read_set(name: str, patterns: list[str]) -> RunSet:
 def check_ended(run: RunRecord) -> None:
     """Raise :class:`ConfigError` for a run that did not end by itself."""
     ended = run.verdict["ended"] if run.verdict else "no verdict.json"
-    if ended not in ("held", "until"):
+    if run.verdict is None or ended == "interrupted":
         raise ConfigError(expected(run.path, "a run that ended by itself", ended))
 
 
