@@ -163,8 +163,6 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
     """Return the path of the page. Called before games are played, so that an error loses none."""
     target = output if output is not None else folder / REPORT_FILE
-    if target.is_dir():
-        raise ConfigError(expected(target, "a file", "a folder"))
     # A newer page replaces the one in the run's folder, but only a file that was written as a report.
     is_own_report = False
     with suppress(OSError), target.open("rb") as file:
