@@ -40,12 +40,11 @@ def write_report(
 ) -> Path:
     """Write the page of a run, of seeds or of a cup; arguments as below. Raises ``ConfigError``, also for others."""
     kind, options = "run", dict[str, Any](games=games, films=films)
-    if is_cup(folder):
-        kind, options = "cup", {}
+    if is_cup(folder) or (folder / SEEDS_FILE).is_file():
+        kind, options = "cup" if is_cup(folder) else "seeds", {}
         if games is not None:
-            raise ConfigError(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", games))
-    elif (folder / SEEDS_FILE).is_file():
-        kind, options = "seeds", {}
+            why = "a cup, whose games are played" if kind == "cup" else "several runs, of which each has a report"
+            raise ConfigError(expected("--episodes", f"nothing for {folder}, {why}", games))
     elif not (folder / "metrics.jsonl").is_file():
         wanted = "the folder of a run, of seeds or a cup"
         raise ConfigError(expected(folder, wanted, "none of metrics.jsonl, seeds.json, results.json"))
