@@ -43,7 +43,7 @@ PATIENCE_S = 60
 #: Seconds for trials of a killed search to release their runs.
 RELEASE_S = 30.0
 #: Values of ``ended`` of a run that ended by itself.
-ENDS = ("held", "until")
+ENDS = ("held", "until", "plateau")
 #: Environment variables that switch off Tune's tables, TensorBoard events, advice and handling of Ctrl-C.
 _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
