@@ -105,6 +105,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     rows = [{**(run.verdict or {}), "seed": run.config["seed"]} for run in runs]
     metrics = [gate.metric for gate in runs[0].gates]
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
+    metrics = [name for name in metrics if all(name in run.series for run in runs)]  # a gate's may have no value
     ends = np.array([[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs])
     sentences = [
         f"{metric_title(name)}: {median_text(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
