@@ -93,9 +93,11 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
-    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``, or does not end with ``suffix``."""
+    """Raise :class:`ConfigError` if ``path`` is a folder, exists, unless ``force``, or does not end with ``suffix``."""
     if not path.name.lower().endswith(suffix):
         raise ConfigError(expected("--output", f"a file that ends with {suffix}", path))
+    if path.is_dir():
+        raise ConfigError(expected(path, "a file", "a folder"))
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already, expected a new file, or --force")
 

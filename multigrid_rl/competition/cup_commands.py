@@ -124,6 +124,9 @@ def export(
             raise refused("--onnx", "nothing of --agent and --name: it is one file", output)
         with TemporaryDirectory() as scratch:
             is_bundle = (run / CARD_FILE).exists() or bool(seat_folders(run))
+            for option, given in (("--checkpoint", checkpoint), ("--scenario", scenario)):
+                if is_bundle and given is not None:
+                    raise refused(option, f"nothing for {run}, a bundle", given)
             sources = bundle.bundle_folders(run) if is_bundle else _sources(run, seat, checkpoint, scenario, scratch)
             checked = onnx_file.write_onnx(onnx_file.player_folder(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")

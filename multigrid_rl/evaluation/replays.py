@@ -25,6 +25,7 @@ from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
 
 _MOST_LISTED = 12  # games listed in a refusal
+_DIGITS = 18  # of a game's number: it stays below 2**63
 
 
 #: Seat -> step from 0 -> note of its program's answer.
@@ -267,9 +268,10 @@ def check_game(which: str) -> str:
     """Return the label or number of a future game for the option ``which``. Raises ``ConfigError``."""
     word = which.partition(" ")[0].lower()
     found = [label for label in ("best", "median", "worst") if word and label.startswith(word)]
-    if word.isdecimal() or found:
+    if found or (word.isdecimal() and len(word) <= _DIGITS):
         return found[0] if found else word
-    raise ConfigError(expected("--game", "best, median or worst, or the number of a game from 0", which))
+    wanted = f"best, median or worst, or the number of a game from 0, of at most {_DIGITS} digits"
+    raise ConfigError(expected("--game", wanted, shown(which)))
 
 
 def choose(games: list[Any], which: str | None, source: object) -> Any:

@@ -40,12 +40,11 @@ def write_report(
 ) -> Path:
     """Write the page of a run, of seeds or of a cup; arguments as below. Raises ``ConfigError``, also for others."""
     kind, options = "run", dict[str, Any](games=games, films=films)
-    if is_cup(folder):
-        kind, options = "cup", {}
+    if is_cup(folder) or (folder / SEEDS_FILE).is_file():
+        kind, options = "cup" if is_cup(folder) else "seeds", {}
         if games is not None:
-            raise ConfigError(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", games))
-    elif (folder / SEEDS_FILE).is_file():
-        kind, options = "seeds", {}
+            why = "a cup, whose games are played" if kind == "cup" else "several runs, of which each has a report"
+            raise ConfigError(expected("--episodes", f"nothing for {folder}, {why}", games))
     elif not (folder / "metrics.jsonl").is_file():
         wanted = "the folder of a run, of seeds or a cup"
         raise ConfigError(expected(folder, wanted, "none of metrics.jsonl, seeds.json, results.json"))
@@ -106,6 +105,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     rows = [{**(run.verdict or {}), "seed": run.config["seed"]} for run in runs]
     metrics = [gate.metric for gate in runs[0].gates]
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
+    metrics = [name for name in metrics if all(name in run.series for run in runs)]  # a gate's may have no value
     ends = np.array([[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs])
     sentences = [
         f"{metric_title(name)}: {median_text(values, '.4g')}." for name, values in zip(metrics, ends.T, strict=True)
@@ -163,8 +163,6 @@ def _seed_curves(runs: list[RunRecord], metrics: list[str]) -> list[Chart]:
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
     """Return the path of the page. Called before games are played, so that an error loses none."""
     target = output if output is not None else folder / REPORT_FILE
-    if target.is_dir():
-        raise ConfigError(expected(target, "a file", "a folder"))
     # A newer page replaces the one in the run's folder, but only a file that was written as a report.
     is_own_report = False
     with suppress(OSError), target.open("rb") as file:

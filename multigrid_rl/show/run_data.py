@@ -177,7 +177,7 @@ def standings(run: RunRecord) -> list[dict[str, Any]]:
     """Return the opponents of a run that has several, the lowest share of wins first; of other runs nothing.
 
     Each has ``player``, ``since`` (steps after which it joined; ``None``: the start), ``win`` (share of the games won
-    against it, a draw counts half; ``None``: no game yet) and ``share`` of the current games against it.
+    against it, in a league a draw counts half; ``None``: no game yet) and ``share`` of the current games against it.
 
     Raises ``ConfigError``: a damaged file.
     """

@@ -106,7 +106,7 @@ def video(
 
     file = video.find_games(Path(source))
     if file is not None:
-        if overrides or opponent or side or checkpoint:
+        if overrides or opponent or side or checkpoint or seed or mode != "stochastic" or episodes:
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
         record = replays.choose(replays.read_games(file), game, file)
     else:

@@ -83,6 +83,8 @@ def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequen
     unmet = [gate["metric"] for gate in verdict["gates"] if not (gate["held"] or gate.get("met"))]
     if expected is not None and expected.steps is not None and verdict["env_steps"] < expected.steps:
         return f"the recipe's median seed holds its gates at {expected.steps:,} steps; this run played less: resume it"
+    if all(gate["value"] is None for gate in verdict["gates"]):
+        return "no report has judged the gates yet: resume it"
     if not unmet:
         return "every gate is met now, and not yet long enough: resume it"
     if changed and expected is not None and expected.held:

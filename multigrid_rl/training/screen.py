@@ -243,8 +243,10 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
     windows = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
     until = f" --until {v['env_steps'] + max(v['env_steps'], *windows, 0)}"  # long enough for the window of each gate
     resume = f"train --resume {run}{until * (v['ended'] != 'interrupted')}"
-    # A page needs a report, an evaluation whole episodes.
+    # A page needs a report, an evaluation whole episodes. A short clone is played at its end alone, which is no report.
     reported = v["last_report"].get("report_episodes", 0) >= config.scenario.report_episodes
+    if gates and v["stage"] == v["stages"] - 1:
+        reported = reported and any(gate["value"] is not None for gate in gates)
     next_commands = [f"{program()} {verb} {run}" for verb in ("report", "evaluate")[not reported :]]
     unit = trainer_of(config.train.trainer).counts
     return [

@@ -132,6 +132,9 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     assert "--output: expected a new file that ends with .onnx" in complaint(call("export", home, "--onnx", "-o", file))
     assert file.read_bytes() == before
     assert "ends with .onnx, got" in complaint(call("export", home, "--onnx", "-o", tmp_path / "mine.pt"))
+    for option in ("--checkpoint", "--scenario"):
+        said = complaint(call("export", home, "--onnx", option, "x", "-o", tmp_path / "new.onnx"))
+        assert f"{option}: expected nothing" in said
     words = call("export", home, "--onnx", "--name", "x", "-o", tmp_path / "new.onnx")
     assert "--onnx: expected nothing of --agent" in complaint(words)
     assert "--seat: expected a seat" in complaint(call("export", home, "-o", tmp_path / "copy"))

@@ -20,7 +20,7 @@ from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.search import tuning
-from multigrid_rl.search.plans import Outcome, TrialSpec
+from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.search_folder import SearchFolder
 from multigrid_rl.search.tuning import SearchRun, search
 from multigrid_rl.training.loop import train
@@ -104,14 +104,6 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
     assert not (tmp_path / "all" / "winner.yaml").exists()
-
-
-def test_trial_whose_learning_stalled_has_ended(tmp_path, monkeypatch):
-    verdict = {"ended": "plateau", "gates": [], "env_steps_to_held": None, "env_steps": 512}
-    monkeypatch.setattr(tuning, "_play", lambda *_: (verdict, False))
-    folder = SearchFolder.from_overrides([*BASE, *THREE.split()], tmp_path / "search")
-    tuning.run_trial(folder, folder.begin(TrialSpec("s1-000", "broad", None, 0, 6000)))
-    assert [(row.status, row.env_steps) for row in folder.outcomes()] == [("finished", 512)]
 
 
 def variables() -> dict[str, str]:

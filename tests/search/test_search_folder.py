@@ -21,6 +21,7 @@ from multigrid_rl.search.search_results import (
     write_result,
 )
 from multigrid_rl.search.space import Space
+from multigrid_rl.search.tuning import run_trial
 from multigrid_rl.text import ConfigError
 
 BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
@@ -104,6 +105,14 @@ def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
     monkeypatch.setattr("fcntl.flock", no_locks)
     with folder.lock():
         assert "no locks on this drive" in caplog.text
+
+
+@pytest.mark.parametrize(("ended", "recorded"), [("until", 1), ("plateau", 1), ("interrupted", 0)])
+def test_trial_is_recorded_once_its_run_has_ended_by_itself(ended, recorded, folder, monkeypatch):
+    verdict = {"ended": ended, "env_steps": 900, "env_steps_to_held": None, "gates": []}
+    monkeypatch.setattr("multigrid_rl.search.tuning._play", lambda *_: (verdict, False))
+    run_trial(folder, folder.begin(ROWS[0].spec))
+    assert len(folder.outcomes()) == recorded
 
 
 def test_locks_folder_and_never_overwrites_it(folder, request_):

@@ -143,7 +143,8 @@ def test_median_is_usual_choice(pole, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--game", "finest"], "--game: expected best, median or worst, or the number of a game from 0, got finest"),
+        (["--game", "finest"], "number of a game from 0, of at most 18 digits, got finest"),
+        (["--game", str(10**18)], "digits, got 1000000000000000000"),
         (["--side", "red"], "--side: expected nothing"),
         (["--opponent", "random"], "--opponent: expected nothing"),
         (["--fps", "99"], "--fps: expected 0.5 to 50"),

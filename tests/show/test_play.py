@@ -41,6 +41,7 @@ def test_play_keeps_games_that_video_shows(actions, tmp_path):
     assert "1: won as red_0, game 0 of seed 4: blue_0 idle, red_0 you\n" in shown
     assert f"\n{tmp_path}/mine.gif: {len(plan)} steps" in shown
     assert str(file) in complaint(call("play", "--record", file))
+    assert "expected a file, got a folder" in complaint(call("play", "--record", tmp_path, "--force"))
 
 
 def test_no_record_without_finished_game(actions, tmp_path):

@@ -15,12 +15,12 @@ from multigrid_rl import tables
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show.reference import build_reference
-from multigrid_rl.show.report import write_report, write_run_report
+from multigrid_rl.show.report import write_report, write_run_report, write_seeds_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.text import ConfigError
 from report_runs import EVIL
-from run_folders import Story, write_run
+from run_folders import Story, write_run, write_seed
 
 
 def page_of(folder, story: Story, **more) -> str:
@@ -246,3 +246,15 @@ def test_changes_are_unknown_for_other_versions(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "new_key: 1\n")
     assert read_report(folder, games=0).changed is None
+
+
+def test_page_of_seeds_leaves_out_what_a_seed_never_measured(tmp_path):
+    for seed in (0, 1):
+        file = write_seed(tmp_path, f"seed{seed}", seed=seed, lengths=[40, 30]) / "verdict.json"
+        verdict = {"held": False, "seconds": 1.0, **json.loads(file.read_text())}
+        verdict["gates"][0]["metric"] = "own/never:measured"
+        file.write_text(json.dumps(verdict))
+    (tmp_path / "seeds.json").write_text(json.dumps({"format": 1, "overrides": [], "seeds": [0, 1]}))
+    page = write_seeds_report(tmp_path).read_text()
+    assert "Return of red_0: median 30" in page
+    assert "never:measured" not in page

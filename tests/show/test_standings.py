@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.show import live
@@ -38,7 +39,11 @@ def test_a_league_is_a_table_with_the_hardest_first(tmp_path):
         {"player": "step_000002048", "since": 2048, "win": 0.25, "share": 0.8},
     ]
     (folder / "standings.json").write_text(json.dumps({"players": players}))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["scenario"]["league"] = {"anchors": {"random": 1}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     page = live.LiveRun(folder).page()
+    assert "Won against it, draws as half</th>" in page
     assert table(page, "Opponents") == [
         ["step_000002048", "2,048 steps", "25%", "80%"],
         ["random", "the start", "90%", "20%"],

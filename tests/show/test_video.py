@@ -191,6 +191,9 @@ def test_overwrites_only_with_force(games, tmp_path):
         (["--fps", "nan"], "got nan"),
         (["--game", "9"], "got 9"),
         (["--opponent", "idle"], "games.json: expected --game alone"),
+        (["--seed", "3"], "games.json: expected --game alone"),
+        (["--mode", "argmax"], "games.json: expected --game alone"),
+        (["--episodes", "5"], "games.json: expected --game alone"),
     ],
 )
 def test_verb_rejects_options(args, message, file, tmp_path, monkeypatch):
@@ -216,7 +219,8 @@ def test_verb_rejects_unknown_sources(source, message, tmp_path, monkeypatch):
 def test_choice_is_judged_before_anything_is_played(tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.evaluation.targets.find_target", lambda *_, **__: pytest.fail("it played"))
     said = complaint(call("video", "blue-rookie", "--game", "bestest", "-o", tmp_path / "a.txt"))
-    assert said == "multigrid-rl: --game: expected best, median or worst, or the number of a game from 0, got bestest"
+    wanted = "best, median or worst, or the number of a game from 0, of at most 18 digits"
+    assert said == f"multigrid-rl: --game: expected {wanted}, got bestest"
 
 
 def test_rejects_gif_too_large_for_memory(games, tmp_path, monkeypatch):

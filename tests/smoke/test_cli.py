@@ -190,6 +190,7 @@ def gate(metric: str, *, met: bool = False):
         ([gate("return_mean/red_0")], 2e6, [], "it loses too often"),
         ([gate("return_mean/red_0"), gate("episode_len_mean")], 2e6, [], "report run` draws where"),
         ([gate("episode_len_mean")], 2e4, [], "497,664 steps; this run played less"),
+        ([{**gate("episode_len_mean"), "value": None}], 2e6, [], "no report has judged the gates yet"),
     ],
 )
 def test_a_run_that_misses_its_gates_gets_one_hint(gates, steps, changed, said):
@@ -238,10 +239,12 @@ def test_closing_names_next_steps(ended, more):
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
-    # A page needs a report.
-    lines = live.closing_lines({**VERDICT, "ended": ended, "last_report": {}}, Path("runs/my run"), compose([]))
-    assert lines[-2:] == [f"next:     multigrid-rl {words}" for words in wanted[1:]]
-    assert "report" not in lines[-3]
+    # A page needs a report, which the episodes at the end of a short clone are not.
+    unmeasured = {"metric": "episode_len_mean", "comparison": "<=", "bound": 20.0, "value": None, "held": False}
+    for early in ({"last_report": {}}, {"last_report": reported, "gates": [unmeasured]}):
+        lines = live.closing_lines({**VERDICT, "ended": ended, **early}, Path("runs/my run"), compose([]))
+        assert lines[-2:] == [f"next:     multigrid-rl {words}" for words in wanted[1:]]
+        assert "next" not in lines[-3]
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def sides(tmp_path, monkeypatch) -> tuple[str, str]:
     monkeypatch.chdir(tmp_path)
     for k in range(5):
         write_run(tmp_path / "a" / str(k), k, 100_000 + 1000 * k, length=15 + 0.1 * k)
-        held = None if k == 4 else 150_000 + 1000 * k
-        write_run(tmp_path / "b" / str(k), k, held, length=15 + 0.1 * (4 - k), lr=0.3)
+        held, ended = (None, "plateau") if k == 4 else (150_000 + 1000 * k, "held")
+        write_run(tmp_path / "b" / str(k), k, held, length=15 + 0.1 * (4 - k), lr=0.3, ended=ended)
     return "a", "b"
 
 

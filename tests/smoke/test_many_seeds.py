@@ -142,6 +142,7 @@ def test_what_is_done_is_not_run_again_and_what_is_missing_is(trained):
     assert (folder / "seed5" / "verdict.json").stat().st_mtime_ns == before
     assert json.loads((folder / "seeds.json").read_text())["seeds"] == [5, 8, 9]
     works("report", folder)
+    assert "--episodes: expected nothing" in complaint(call("report", folder, "--episodes", "5"))
 
 
 @pytest.mark.parametrize(
