@@ -20,11 +20,11 @@ REFUSED = [
     ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
     ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
     (
-        "scenario=1v1-robust scenario.held_out={test:[idle]}",
-        "held_out: expected players of one list alone, named once, got idle",
+        "scenario=1v1-robust scenario.held_out={test:[hunter]}",
+        "held_out: expected players of one list alone, named once, got hunter",
     ),
     ("scenario=1v1-robust scenario.held_out={others:[idle]}", "expected 'validate' or 'test'"),
-    ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected {} without opponents"),
+    ("scenario=1v1-robust scenario.seats.blue_0=learn curriculum=[]", "held_out: expected {} without opponents"),
     ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
 ]
 

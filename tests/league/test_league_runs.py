@@ -150,7 +150,7 @@ def test_rejects_unknown_players(words, message):
 def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("multigrid_rl.cli.drive.HELD_OUT_GAMES", 40)
     path, held_out = tmp_path / "run", "scenario.held_out={validate:[hunter,blue-adept],test:[idle]}"
-    tiny_run(path, "scenario=1v1-robust", "model=mlp", *QUICK, *SHORT, "train.until=1024", held_out)
+    tiny_run(path, "scenario=1v1-league", "model=mlp", *QUICK, *SHORT, "train.until=1024", held_out)
     data = json.loads((path / "held_out.json").read_text())
     assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}  # none of test
     low, high = data["hunter"]["win_interval"]

@@ -150,7 +150,7 @@ def test_overrides_change_the_game_of_a_run_and_not_another(roles, tmp_path):
     assert both[0] == both[1]
     long = "scenario.game.max_steps=500"
     (tmp_path / "config.yaml").write_text(
-        yaml.safe_dump(compose(["scenario=1v1-robust", long]).model_dump(mode="json"))
+        yaml.safe_dump(compose(["scenario=1v1-league", long]).model_dump(mode="json"))
     )
     scenario = config_of(str(tmp_path), ["scenario.seats.blue_0=hunter"]).scenario
     assert (scenario.game.max_steps, scenario.seats["blue_0"], scenario.league) == (500, "hunter", None)
