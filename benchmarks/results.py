@@ -84,7 +84,7 @@ UNMET = ("blue-adept", "blue-master", *STRANGERS)
 STUDIES = (
     Study(OBSTACLE, (f"scenario={OBSTACLE}",), MANY, GATED.format("2,000,000"), OBSTACLE, fresh=LATEST),
     Study("1v1", ("scenario=1v1",), MANY, GATED.format("600,000"), "1v1", against=UNMET),
-    Study("1v1-robust", ("scenario=1v1-robust",), 5, ROBUST, against=STRANGERS),
+    Study("1v1-robust", ("scenario=1v1-robust",), 5, ROBUST, against=STRANGERS, fresh=LATER),
     Study("coop-ctde", ("scenario=coop", "scheme=ctde"), MANY, GATED.format("1,000,000"), "coop"),
     Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), MANY, GATED.format("528,000"), "2v2", fresh=LATER),
     Study(PLAIN_OBSTACLE, (f"experiment={PLAIN_OBSTACLE}",), MANY, PLAIN, PLAIN_OBSTACLE, fresh=LATEST),
