@@ -287,10 +287,6 @@ def make(
     )
 
 
-def _is_object(who: Any) -> bool:
-    return hasattr(who, "act") and not isinstance(who, type)
-
-
 def _target_of(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
     """Return the evaluation target for a player or run; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
@@ -303,7 +299,7 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
     if who is None:
         return None
     kind = type(who)
-    if not _is_object(who) and isinstance(name := named(who), str | os.PathLike):
+    if (isinstance(who, type) or not hasattr(who, "act")) and isinstance(name := named(who), str | os.PathLike):
         return os.fspath(name)
     if objects is None or not hasattr(who, "act") or isinstance(who, FrozenPlayer):  # loaded for one side of the board
         raise ConfigError(expected("player", "a name, a folder, a run or a class", f"an object of {kind.__name__}"))

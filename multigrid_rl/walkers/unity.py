@@ -86,7 +86,6 @@ class UnityEnvs(Episodes):
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """Record observations, rewards and ends of the agents."""
         infos = output.rl_output.agentInfos[self._behavior].value
         self._order = []
         for info in sorted(infos, key=lambda info: not info.done):  # places become free before new agents take them
