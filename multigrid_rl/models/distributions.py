@@ -186,8 +186,7 @@ class Categorical(Distribution):
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, C) of ``actions`` (B, C)."""
-        logp = torch.log_softmax(self.logits(outputs), dim=-1)
-        return logp.gather(2, actions.unsqueeze(2)).squeeze(2)
+        return torch.log_softmax(self.logits(outputs), dim=-1).gather(2, actions.unsqueeze(2)).squeeze(2)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, C) in nats."""

@@ -248,8 +248,7 @@ class Bins(Head):
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, 1) of the values nearest to ``actions`` (B, A)."""
         chosen = self._numbers(actions)
-        logp = self._log_probs(outputs, chosen).gather(2, chosen.unsqueeze(2))
-        return logp.sum(1)
+        return self._log_probs(outputs, chosen).gather(2, chosen.unsqueeze(2)).sum(1)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return cross entropies (B,); an action between two values counts as both, the more the nearer."""

@@ -137,12 +137,10 @@ class Worker:
         games, anchors, _ = snapshot
         anchor_games = [game for game in games if {game.red, game.blue} & {*anchors}]
         by_anchors = compute_ratings(anchor_games, anchors, by_wins=by_wins)
-        ratings = compute_ratings(games, anchors, by_wins=by_wins)
-        self.queue.save_ratings(job, snapshot, ratings, by_anchors)
+        self.queue.save_ratings(job, snapshot, compute_ratings(games, anchors, by_wins=by_wins), by_anchors)
 
     def _grade(self, job: Job) -> None:
-        folder = self.queue.entry_folder(job.hand_in_id)
-        result = self.judge.examiner.result(Submission("hand-in", folder))
+        result = self.judge.examiner.result(Submission("hand-in", self.queue.entry_folder(job.hand_in_id)))
         self.queue.save_grade(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:

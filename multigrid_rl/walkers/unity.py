@@ -192,8 +192,7 @@ class UnityFactory(EnvFactory):
     @cached_property
     def specs(self) -> MultiAgentSpec:
         """The only agent, which has many instances. Raises ``RunError``: see :class:`UnityPeer`."""
-        agents = (self._behavior_spec[1],)
-        return MultiAgentSpec(agents, (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
+        return MultiAgentSpec((self._behavior_spec[1],), (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
 
     def load(self) -> dict[str, tuple[Any, ...]]:
         """Check the arguments and wait for Unity. Raises ``ValueError`` for an unknown argument."""
