@@ -83,8 +83,7 @@ class Run(os.PathLike[str]):
         rows, gates = self.metrics, self.config["scenario"]["gates"]
         names: list[str] = []
         for name in metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]:  # * is every seat
-            found = fnmatch.filter(rows, name)
-            if not found:
+            if not (found := fnmatch.filter(rows, name)):
                 raise ConfigError(unknown("metric", name, rows))
             names += found
         return rows[names].dropna().plot(subplots=True)

@@ -175,8 +175,7 @@ def _cache(function: Callable[..., object]) -> _KernelCache | None:
 
 def _compile(function: F, **extra: Any) -> F:
     dispatcher = numba.njit(**_OPTIONS, **extra)(function)
-    cache = _cache(function)
-    if cache is not None:
+    if (cache := _cache(function)) is not None:
         dispatcher._cache = cache
     return cast(F, dispatcher)
 

@@ -170,8 +170,7 @@ class Collector:
         rollout.obs[t] = obs
         rollout.starts[t] = self._fresh[name]
         self.clock.lap("tokens")
-        compiled = self._passes[name]
-        if compiled is not None:
+        if (compiled := self._passes[name]) is not None:
             outputs = compiled.policy(rollout.obs[t])
         else:
             inputs = torch.from_numpy(rollout.obs[t])

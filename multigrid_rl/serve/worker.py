@@ -70,8 +70,7 @@ class Worker:
 
     def once(self) -> bool:
         """Do one job; returns whether there was one. Raises ``SQLAlchemyError``: the database is away."""
-        job = self.queue.claim(self.name, self.lanes)
-        if job is None:
+        if (job := self.queue.claim(self.name, self.lanes)) is None:
             return False
         began = time.perf_counter()
         with _beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job) + self.judge.patience_s):

@@ -201,8 +201,7 @@ class UnityFactory(EnvFactory):
 
     def close(self) -> None:
         """Quit Unity, if it is connected."""
-        peer = _PEERS.pop(self.port, None)
-        if peer is not None:
+        if (peer := _PEERS.pop(self.port, None)) is not None:
             peer.close()
 
     def build(self, num_envs: int, first: int) -> UnityEnvs:  # noqa: ARG002 - Unity draws its own episodes
