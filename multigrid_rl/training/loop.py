@@ -262,8 +262,7 @@ class Divergence:
 
         Raises ``DivergedError``: weights are not finite, or this is the tenth such iteration in a row.
         """
-        quantity = next(_non_finite_values(row, lost_returns), None)
-        if quantity is None:
+        if (quantity := next(_non_finite_values(row, lost_returns), None)) is None:
             self._in_a_row = 0
             return
         if quantity.endswith("/policy_loss") and ":" in self._objective:
