@@ -83,8 +83,7 @@ class Run(os.PathLike[str]):
         rows, gates = self.metrics, self.config["scenario"]["gates"]
         names: list[str] = []
         for name in metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]:  # * is every seat
-            found = fnmatch.filter(rows, name)
-            if not found:
+            if not (found := fnmatch.filter(rows, name)):
                 raise ConfigError(unknown("metric", name, rows))
             names += found
         return rows[names].dropna().plot(subplots=True)
@@ -175,7 +174,9 @@ def train(
         RunError: the run broke off; what it had reported stays in its folder.
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
-    settings += [f"scenario.seats.{seat}={_seat_value(who)}" for seat, who in by_seat(players).items()]
+    for seat, who in by_seat(players).items():
+        mixed = [f"{_name(player)}:{weight}" for player, weight in who.items()] if isinstance(who, Mapping) else None
+        settings.append(f"scenario.seats.{seat}={_name(who) if mixed is None else ','.join(mixed)}")
     settings += keyword_overrides(values)
     _check_callback(callback)
     if resume is not None:
@@ -287,10 +288,6 @@ def make(
     )
 
 
-def _is_object(who: Any) -> bool:
-    return hasattr(who, "act") and not isinstance(who, type)
-
-
 def _target_of(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
     """Return the evaluation target for a player or run; in the red/blue-door game both players may be objects."""
     objects: dict[str, Any] = {}
@@ -303,19 +300,13 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
     if who is None:
         return None
     kind = type(who)
-    if not _is_object(who) and isinstance(name := named(who), str | os.PathLike):
+    if (isinstance(who, type) or not hasattr(who, "act")) and isinstance(name := named(who), str | os.PathLike):
         return os.fspath(name)
     if objects is None or not hasattr(who, "act") or isinstance(who, FrozenPlayer):  # loaded for one side of the board
         raise ConfigError(expected("player", "a name, a folder, a run or a class", f"an object of {kind.__name__}"))
     name = f"{kind.__module__}:{kind.__name__}" + "_" * len(objects)
     objects[name] = who
     return name
-
-
-def _seat_value(who: PlayerLike | Mapping[Any, float]) -> str:
-    if isinstance(who, Mapping):
-        return ",".join(f"{_name(player)}:{weight}" for player, weight in who.items())
-    return str(_name(who))
 
 
 def _folder(key: str, path: Any) -> Path:

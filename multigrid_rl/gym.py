@@ -17,8 +17,7 @@ def sides() -> dict[str, tuple[str, ...]]:
     teams: dict[str, tuple[str, ...]] = {}
     for file in sorted((data_root() / "configs" / "scenario").glob("*.yaml")):
         # Not parsed: yaml and its validation would take longer than importing Gymnasium.
-        blue = _BLUE.search(file.read_text(encoding="utf-8"))
-        if blue is not None:
+        if (blue := _BLUE.search(file.read_text(encoding="utf-8"))) is not None:
             teams[file.stem] = ("red",) if blue[1] == "0" else ("red", "blue")
     return teams
 

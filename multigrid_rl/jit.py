@@ -50,14 +50,10 @@ class _State:
     def __init__(self) -> None:
         self.forbid_compiling = False
         #: Called when a kernel is missing; when one was compiled.
-        self.missing: Callable[[], None] = _do_nothing
-        self.compiled: Callable[[], None] = _do_nothing
+        self.missing: Callable[[], None] = lambda: None
+        self.compiled: Callable[[], None] = lambda: None
         #: Returns whether another process still compiles kernels for several threads.
         self.busy: Callable[[], bool] = bool
-
-
-def _do_nothing() -> None:
-    pass
 
 
 state = _State()
@@ -179,8 +175,7 @@ def _cache(function: Callable[..., object]) -> _KernelCache | None:
 
 def _compile(function: F, **extra: Any) -> F:
     dispatcher = numba.njit(**_OPTIONS, **extra)(function)
-    cache = _cache(function)
-    if cache is not None:
+    if (cache := _cache(function)) is not None:
         dispatcher._cache = cache
     return cast(F, dispatcher)
 

@@ -103,11 +103,9 @@ def user_code_place(error: BaseException) -> str:
 
 def mistake(error: BaseException) -> str:
     """Return an error of user code in one line: class, message, and the last line of user code."""
-    return (
-        one_line(error)
-        if isinstance(error, ConfigError)
-        else f"{type(error).__name__}: {one_line(error)}{user_code_place(error)}"
-    )
+    if isinstance(error, ConfigError):
+        return one_line(error)
+    return f"{type(error).__name__}: {one_line(error)}{user_code_place(error)}"
 
 
 @contextmanager

@@ -155,7 +155,6 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
 
 
 def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
-    """Return a game record with the agents' notes."""
     notes = {seat: agent.notes[game.game] for agent in agents if game.game in agent.notes for seat in agent.seats}
     return game.model_copy(update={"notes": notes})
 

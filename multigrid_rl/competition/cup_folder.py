@@ -148,8 +148,7 @@ def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
 
     Raises ``PlayerError``: no cup, or changed copies of entries; ``ConfigError``: unknown scenario.
     """
-    manifest = read_manifest(folder)
-    if manifest is None:
+    if (manifest := read_manifest(folder)) is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
     config = replace(manifest, spec=scenario_and_game(manifest.scenario, manifest.overrides)[1])
     _check_settings(manifest, config, folder)

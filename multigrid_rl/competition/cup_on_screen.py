@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.output import console, exit_on_signals, spread, temporary_output
@@ -187,7 +186,14 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     played = play_cup(entries, config, folder, show)
     outcome = tabulate(entries, played, config, versions())
     files = _write_files(outcome, played, folder)
-    _show_results(outcome, screen)
+    screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
+    screen.print(_standings_table(outcome) if outcome.rated else _returns_table(outcome))
+    for result in outcome.entries:
+        if result.name in outcome.unranked:
+            screen.print(f"not ranked, no finished game: {result.name}: {result.reason}")
+    for pair in outcome.surprises:
+        shares = f"{pair.share:.0%} of the points for {pair.one}, {pair.expected:.0%} expected from all other games"
+        screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
     summary = {
         "entries": len(outcome.entries),
@@ -200,17 +206,6 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         "sha256": outcome.sha256,
     }
     typer.echo(json.dumps(summary))
-
-
-def _show_results(outcome: CupResults, screen: Console) -> None:
-    screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
-    screen.print(_standings_table(outcome) if outcome.rated else _returns_table(outcome))
-    for entry in outcome.entries:
-        if entry.name in outcome.unranked:
-            screen.print(f"not ranked, no finished game: {entry.name}: {entry.reason}")
-    for pair in outcome.surprises:
-        shares = f"{pair.share:.0%} of the points for {pair.one}, {pair.expected:.0%} expected from all other games"
-        screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
 
 
 def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) -> str:

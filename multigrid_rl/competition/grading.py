@@ -279,7 +279,6 @@ def grade_class(
 
 
 def _seeded_rubric(home: Path, rubric: Rubric) -> Rubric:
-    """Return the rubric with the class's first seed."""
     path = home / KEY_FILE
     try:
         key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None

@@ -261,7 +261,9 @@ class RunConfig(Part):
         trainer = trainer_of(train.trainer)
         trainer.check(self)
         self.require(self.data is None or trainer.reads_data, "data", f"null with train={train.name or train.trainer}")
-        self._check_init()
+        self.require(self.init is not None or not train.warm_up, "train.warm_up", "0 without init")
+        allowed = f"0 with model={model.name}, whose values share its policy"
+        self.require(model.entry.towers or not train.warm_up, "train.warm_up", allowed)
         self._check_cluster()
         self._check_curriculum()
         allowed = f"at most num_envs * num_steps = {train.batch_size}"
@@ -321,12 +323,6 @@ class RunConfig(Part):
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
         self.require(self.scenario.kind.vectors or not split, "train.v_iters", allowed)
         self.require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
-
-    def _check_init(self) -> None:
-        warm_up = self.train.warm_up
-        self.require(self.init is not None or not warm_up, "train.warm_up", "0 without init")
-        allowed = f"0 with model={self.model.name}, whose values share its policy"
-        self.require(self.model.entry.towers or not warm_up, "train.warm_up", allowed)
 
     def _check_cluster(self) -> None:
         train, cluster, model = self.train, self.cluster, self.model

@@ -100,8 +100,7 @@ def _builder(name: str) -> Callable[..., Any]:
 def _missing(name: str, error: ModuleNotFoundError) -> str:
     """Return what to install, or a similar module of an installed package."""
     folder, _, module = str(error.name).rpartition(".")
-    package = sys.modules.get(folder)
-    if package is None:
+    if (package := sys.modules.get(folder)) is None:
         missing = str(error.name).partition(".")[0]
         hint = f" ({install_command_for(missing)})"
     else:

@@ -53,8 +53,7 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
     arguments, or actions that our networks cannot fill.
     """
     env = _make_registered(env_id, env_args, render=render)
-    wanted = unsupported_actions(env.action_space)
-    if wanted:
+    if wanted := unsupported_actions(env.action_space):
         several = " (of several agents: a ParallelEnv around it, env_id=pettingzoo:MODULE:FUNCTION, docs/games.md)"
         wanted += several if isinstance(env.action_space, spaces.Tuple | spaces.Dict) else ""
         raise ValueError(expected("env_id", f"an environment with {wanted}", f"{env_id}: {env.action_space}"))

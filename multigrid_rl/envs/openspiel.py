@@ -161,8 +161,7 @@ class Spiel:
 
     def _go(self, action: int | tuple[int, ...]) -> None:
         """Go to the position after an action, or after those of all players at once."""
-        known = self._current.next_positions.get(action)
-        if known is None:
+        if (known := self._current.next_positions.get(action)) is None:
             state = self._current.state.clone()
             apply = state.apply_actions if isinstance(action, tuple) else state.apply_action
             apply(action)

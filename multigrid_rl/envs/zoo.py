@@ -254,8 +254,7 @@ def seat_of(key: str, observations: spaces.Space[Any], actions: spaces.Space[Any
     if isinstance(observations, spaces.Dict) and LEGAL in observations.spaces:
         rest = {name: space for name, space in observations.items() if name != LEGAL}
         inner_key, observations = next(iter(rest.items())) if len(rest) == 1 else (" ", spaces.Dict(rest))
-    wanted = unsupported_actions(actions)
-    if wanted:
+    if wanted := unsupported_actions(actions):
         raise ValueError(expected(key, wanted, actions))
     if not getattr(observations, "is_np_flattenable", False) or isinstance(observations, spaces.Text):
         parts = observations.items() if isinstance(observations, spaces.Dict) else ()

@@ -183,8 +183,7 @@ def _within_set(runs: RunSet) -> Iterator[str]:
         if repeated:
             yield f"warning: {runs.name}: seed {repeated[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
-            changed = _describe_differences(group[0], run, 1)
-            if changed:
+            if changed := _describe_differences(group[0], run, 1):
                 yield f"warning: {runs.name}: not only the seed differs: {changed} in {group[0].path} and {run.path}"
                 break
 

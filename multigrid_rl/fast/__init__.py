@@ -116,8 +116,7 @@ def addresses(flat: Sequence[Tensor | None]) -> list[int]:
 
 def step(net: Any, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute one step without gradients: outputs (B, K), values (B,) and the next memory (B, S)."""
-    compiled = compile_network(net)
-    if compiled is None:
+    if (compiled := compile_network(net)) is None:
         with torch.no_grad():
             return net(obs, memory) if net.state_size else (*net(obs), memory)
     if not net.state_size:
@@ -146,8 +145,7 @@ class _Forward(torch.autograd.Function):
 
 def forward(net: Any, obs: Tensor) -> tuple[Tensor, Tensor]:
     """Compute outputs (B, K) and values (B,) of a network without memory, differentiable in its weights."""
-    compiled = compile_network(net)
-    if compiled is None:
+    if (compiled := compile_network(net)) is None:
         outputs, values = net(obs)
         return outputs, values
     outputs, values = _Forward.apply(compiled, obs.contiguous().numpy(), *compiled.flat)  # type: ignore[no-untyped-call]

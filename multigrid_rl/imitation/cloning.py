@@ -191,8 +191,7 @@ class Cloning:
 
     def held_out_losses(self) -> dict[str, float]:
         """Return the mean loss on held-out steps, by module; empty if no steps are held out."""
-        rows = self.passes.held_out(HELD_OUT_ROWS)
-        if rows is None:
+        if (rows := self.passes.held_out(HELD_OUT_ROWS)) is None:
             return {}
         losses = {}
         with torch.no_grad():

@@ -338,8 +338,7 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
 
 def encoded(distribution: Any, actions: Array) -> Array:
     """Return actions (B, C) or (B, A) as (B, F): choices one-hot, bounded numbers scaled to -1 to 1."""
-    choices = getattr(distribution, "choices", None)
-    if choices is None:
+    if (choices := getattr(distribution, "choices", None)) is None:
         finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)
         low = np.where(finite, distribution.low, np.float32(-1))
         share = (actions - low) / (np.where(finite, distribution.high, np.float32(1)) - low)

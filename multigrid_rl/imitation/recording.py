@@ -51,8 +51,7 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
     game = config.scenario.game
     kinds = [signature(agent, None if game is None else game.view_size) for agent in agents]
     if any(kind != kinds[0] for kind in kinds):
-        wanted = "one whose agents see and do the same"
-        raise ConfigError(expected("scenario", wanted, config.scenario.name))
+        raise ConfigError(expected("scenario", "one whose agents see and do the same", config.scenario.name))
     first = loaded[agents[0].name]
     facts = {
         "who": first.name if not run else Path(who).resolve().name[:100],

@@ -75,8 +75,7 @@ class RunLeague(League):
         return Roster(self.weights, {n: files for n, files in self._files.items() if n not in before})
 
     def _read(self, number: int) -> None:
-        snapshot = self.snapshot(number)
-        if snapshot is None:
+        if (snapshot := self.snapshot(number)) is None:
             return
         try:
             self._files[number] = read_snapshot(self._run, snapshot)
@@ -91,8 +90,7 @@ class RunLeague(League):
         """
         files = {}
         for number in sorted({*self.weights, *playing}):
-            snapshot = self.snapshot(number)
-            if snapshot is not None:
+            if (snapshot := self.snapshot(number)) is not None:
                 files[number] = self._files.get(number) or read_snapshot(self._run, snapshot)
         self._files = {n: content for n, content in files.items() if n in self.weights}
         return Roster(self.weights, files)

@@ -260,8 +260,7 @@ def with_outputs(
 
 
 def _outputs(net: Any, batch: Batch, device: torch.device) -> NDArray[np.float32]:
-    compiled = compile_network(net)
-    if compiled is not None:
+    if (compiled := compile_network(net)) is not None:
         return compiled.start(batch.obs, batch.memory, batch.starts).outputs.reshape(*batch.logp.shape, -1)
     outputs = []
     for first in range(0, len(batch.obs), _TOGETHER):

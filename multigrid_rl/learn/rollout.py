@@ -137,8 +137,7 @@ class Collector:
         """Play all steps one by one, and return the last observations."""
         # Where agents come and go, row 0 waits from the last batch.
         for t in range(1 if self._gaps else 0, len(self._done)):
-            actions = {name: self._act(name, t, obs[name]) for name in self.agents}
-            step = self.env.step(actions)
+            step = self.env.step({name: self._act(name, t, obs[name]) for name in self.agents})
             self._store(t, step)
             obs = step.observations
         return obs
@@ -171,8 +170,7 @@ class Collector:
         rollout.obs[t] = obs
         rollout.starts[t] = self._fresh[name]
         self.clock.lap("tokens")
-        compiled = self._passes[name]
-        if compiled is not None:
+        if (compiled := self._passes[name]) is not None:
             outputs = compiled.policy(rollout.obs[t])
         else:
             inputs = torch.from_numpy(rollout.obs[t])

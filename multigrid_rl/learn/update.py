@@ -292,7 +292,6 @@ class Update:
         return parts
 
     def _kernel_gradient(self, name: str, batch: Batch, compiled: CompiledNetwork) -> Sequence[Any]:
-        """Do the same with the compiled network and loss."""
         passed = compiled.start(batch.obs, batch.memory, batch.starts)
         rows, values = self._rows(batch).flattened(self._networks[name].state_size), passed.values[:, 0]
         self.clock.lap("network")
@@ -369,8 +368,7 @@ class Update:
     def _current_values(self, name: str, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.float32]]:
         """Yield values (B,) of each of ``parts``: observations (B, D)."""
         net = self._networks[name]
-        compiled = compile_network(net)
-        if compiled is not None:
+        if (compiled := compile_network(net)) is not None:
             yield from compiled.values(parts)
             return
         for obs in parts:
@@ -379,7 +377,6 @@ class Update:
             yield values.cpu().numpy()
 
     def _update_moments(self, batches: Mapping[str, Batch]) -> None:
-        """Update normalisers and scales with this batch."""
         # After learning: sampling and learning then use the same ones, so that ratios begin at 1, and the first update
         # learns from raw observations. Measuring only the first batch gave no clear gain over ``FlatAdam.rescale``.
         for name, batch in batches.items():

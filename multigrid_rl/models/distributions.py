@@ -173,9 +173,7 @@ class Categorical(Distribution):
         logits = self.logits(outputs)
         # Seats of a team take turns with the stream of their game: a game draws the same by itself and among 4096.
         draw = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
-        shape = (len(outputs), self.components)
-        actions, logp, entropy = draw
-        return Draw(actions.reshape(shape), logp.reshape(shape), entropy.reshape(shape))
+        return Draw(*(column.reshape(len(outputs), self.components) for column in draw))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, C) of each row."""
@@ -188,8 +186,7 @@ class Categorical(Distribution):
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, C) of ``actions`` (B, C)."""
-        logp = torch.log_softmax(self.logits(outputs), dim=-1)
-        return logp.gather(2, actions.unsqueeze(2)).squeeze(2)
+        return torch.log_softmax(self.logits(outputs), dim=-1).gather(2, actions.unsqueeze(2)).squeeze(2)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, C) in nats."""

@@ -248,8 +248,7 @@ class Bins(Head):
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, 1) of the values nearest to ``actions`` (B, A)."""
         chosen = self._numbers(actions)
-        logp = self._log_probs(outputs, chosen).gather(2, chosen.unsqueeze(2))
-        return logp.sum(1)
+        return self._log_probs(outputs, chosen).gather(2, chosen.unsqueeze(2)).sum(1)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return cross entropies (B,); an action between two values counts as both, the more the nearer."""
@@ -299,7 +298,10 @@ class Diffusion(Head):
         # Not saved: they follow from the number of steps.
         self.register_buffer("alpha", alpha.float(), persistent=False)
         self.register_buffer("alpha_bar", alpha.cumprod(0).float(), persistent=False)
-        self.register_buffer("step_table", _step_table(size, features), persistent=False)
+        # The embedding of each step: sines and cosines (https://arxiv.org/abs/1706.03762).
+        places = torch.arange(features)
+        angle = torch.arange(size)[:, None] / 10_000 ** (places // 2 * 2 / features)
+        self.register_buffer("step_table", torch.where(places % 2 == 0, angle.sin(), angle.cos()), persistent=False)
         self.alpha: Tensor
         self.alpha_bar: Tensor
         self.step_table: Tensor
@@ -355,10 +357,3 @@ class Diffusion(Head):
     def _mode(self, outputs: Tensor) -> Tensor:
         """Return the actions denoised from zero noise: without a density there is no likeliest action."""
         return self._denoise(outputs, outputs.new_zeros(outputs.shape[0], self.size, self.width))
-
-
-def _step_table(steps: int, width: int) -> Tensor:
-    """Return the embedding (steps, width) of each step: sines and cosines (https://arxiv.org/abs/1706.03762)."""
-    places = torch.arange(width)
-    angle = torch.arange(steps)[:, None] / 10_000 ** (places // 2 * 2 / width)
-    return torch.where(places % 2 == 0, angle.sin(), angle.cos())

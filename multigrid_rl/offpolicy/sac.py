@@ -50,8 +50,7 @@ class ReplayBuffer:
 
     def add(self, rows: Tensor) -> None:
         """Add rows, at most ``capacity``, in place of the oldest."""
-        places = (torch.arange(len(rows)) + self._next) % len(self.rows)
-        self.rows[places] = rows
+        self.rows[(torch.arange(len(rows)) + self._next) % len(self.rows)] = rows
         self.count = min(self.count + len(rows), len(self.rows))
         self._next = (self._next + len(rows)) % len(self.rows)
 
@@ -139,8 +138,7 @@ class SoftAgent:
             shape = (count, 2, self._size, self._actions)
             noise = torch.randn(shape, generator=self._generator).to(self.device)
             for k in range(count):
-                rows = self.replay.rows[chosen[k]].to(self.device)
-                found = self._descend(rows, noise[k])
+                found = self._descend(self.replay.rows[chosen[k]].to(self.device), noise[k])
                 q_loss += found["q_loss"]
         return {**found, "q_loss": q_loss / max(steps, 1)}
 

@@ -82,8 +82,7 @@ class UserPlayer:
         """Return an answer as actions of a game. Raises :class:`ConfigError`: they are invalid."""
         valid = actions.shape == (games,) and actions.dtype.kind in "iu"
         if not valid or ((actions < 0) | (actions >= len(ACTIONS))).any():
-            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {games} games"
-            raise self._invalid(wanted, actions)
+            raise self._invalid(f"integers 0 to {len(ACTIONS) - 1}, one for each of {games} games", actions)
         return actions.astype(np.int8)
 
     def _invalid(self, wanted: str, actions: NDArray[Any]) -> ConfigError:

@@ -100,8 +100,7 @@ class SeatEnv(gymnasium.Env):
         """
         if not self._playing:
             raise RuntimeError(f"{self.seat} is not in a game: call reset() before step()")
-        chosen = np.full(1, spaces.check_action(action, self.seat), np.int8)
-        step = self.match.step({self.seat: chosen})
+        step = self.match.step({self.seat: np.full(1, spaces.check_action(action, self.seat), np.int8)})
         terminated, truncated = bool(step.terminated[self.seat][0]), bool(step.truncated[0])
         self._playing = not (terminated or truncated)
         reward = float(step.rewards[self.seat][0])

@@ -206,8 +206,7 @@ class EnvRunnerPool(Sampler):
                 return
 
     def _admit(self, runner: _Runner, ref: Any) -> None:
-        versions = self._answer(runner, ref, "could not build its games")
-        if versions is None:
+        if (versions := self._answer(runner, ref, "could not build its games")) is None:
             return
         if different := version_differences(versions, self._installed):  # on a node that came after the preflight
             self._restart(runner, f"its node: {', '.join(different)}")

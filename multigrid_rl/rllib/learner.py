@@ -78,7 +78,6 @@ def module_specs(specs: MultiAgentSpec, architecture: dict[str, Any], seed: int)
 
 
 def _full_space(agent: AgentSpec) -> gym.Space[Any]:
-    """Return the space of actor's and critic's inputs."""
     actor, critic = agent.observation_space, agent.critic_space
     if critic is None:
         return actor

@@ -24,7 +24,7 @@ from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.private import algorithms_keys
 from multigrid_rl.streams import PLAYER_PURPOSE, Streams, purpose_of
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
-from multigrid_rl.types import AgentSpec, GameSpec, SeatView
+from multigrid_rl.types import AgentSpec, SeatView
 from multigrid_rl.world import spaces
 from multigrid_rl.world.state import token_categories
 
@@ -84,13 +84,6 @@ class FrozenPlayerModule(RLModule):
         assert isinstance(loaded.player, frozen.FrozenPlayer)
         self.player, self.sha256 = loaded.player, str(loaded.sha256)
         self._agent, self._categories = spec.seats.index(seat), token_categories(spec)
-        self._check_spaces(spec)
-        seed = _typed_value(values, "seed", int, "a whole number")
-        # The process's seed: RLlib passes no generator to modules.
-        self._seed = torch.initial_seed() if seed is None else seed
-        self._rng = self._streams(1)
-
-    def _check_spaces(self, spec: GameSpec) -> None:
         flat, tokens = spaces.flat_space(spec), gymnasium.spaces.MultiDiscrete(self._categories)
         for key, got, allowed in (
             ("observation_space", self.observation_space, (flat, tokens)),
@@ -98,6 +91,10 @@ class FrozenPlayerModule(RLModule):
         ):
             if got is not None and got not in allowed:
                 raise ConfigError(expected(f"{self.player.name}: {key}", " or ".join(map(str, allowed)), got))
+        seed = _typed_value(values, "seed", int, "a whole number")
+        # The process's seed: RLlib passes no generator to modules.
+        self._seed = torch.initial_seed() if seed is None else seed
+        self._rng = self._streams(1)
 
     def _streams(self, rows: int) -> Streams:
         return Streams(self._seed, np.arange(rows, dtype=np.int64), purpose_of(PLAYER_PURPOSE, self._agent))

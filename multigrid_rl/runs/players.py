@@ -194,8 +194,7 @@ def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
         config = run_config(Path(source))
         check_env(f"{source}/config.yaml", config.scenario.env_id, config.scenario.env_args)
         return _changed_game(source, config, overrides) if overrides else config
-    env = env_of(source)
-    if env is None:
+    if (env := env_of(source)) is None:
         return compose([f"scenario={Catalogue().title_of(source)[1]}", *overrides])
     folder = Catalogue().folder(source)
     if (scenario := scenario_of(read_card(folder))) is not None:

@@ -96,7 +96,6 @@ def _judge(pickled: bytes) -> tuple[Judge, TemporaryDirectory[str]]:
 
 
 def _run_on_node(pickled: bytes, method: str, payload: list[Any]) -> Any:
-    """Call a method of the judge on a node."""
     judge, _ = _judge(pickled)
     with closing(Scratch()) as scratch:
         arguments = [_entry(judge, item, scratch.path) if isinstance(item, tuple) else item for item in payload]

@@ -283,7 +283,6 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
 
 
 def _check_line(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:
-    """Return a line about a pairing of a check."""
     red, blue, side = meeting
     first_side = side or config.sides[0]
     if blue is None:

@@ -225,7 +225,6 @@ def _on_ladder(visit: Visit, person_id: int) -> int:
 
 
 def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
-    """Return whether the visitor may read the points of a submission now."""
     return visit.teaches or visit.site.store.course.points_shown(row.at, visit.site.store.now(), code)
 
 

@@ -56,7 +56,6 @@ def player_name(row: HandIn) -> str:
 
 
 def _lane(row: HandIn, most_s: float = SLOW_S) -> str:
-    """Return the lane of a submission's games."""
     return BUNDLE if row.kind != "external" else SLOW if row.seconds > most_s else PROGRAM
 
 

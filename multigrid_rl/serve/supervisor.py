@@ -154,8 +154,7 @@ class Supervisor:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            slot = self.children.pop(pid, None)
-            if slot is None:
+            if (slot := self.children.pop(pid, None)) is None:
                 continue
             lived_s = time.monotonic() - slot.started
             slot.deaths = slot.deaths + 1 if status and lived_s < _YOUNG_S else 0

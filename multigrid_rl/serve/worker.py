@@ -70,8 +70,7 @@ class Worker:
 
     def once(self) -> bool:
         """Do one job; returns whether there was one. Raises ``SQLAlchemyError``: the database is away."""
-        job = self.queue.claim(self.name, self.lanes)
-        if job is None:
+        if (job := self.queue.claim(self.name, self.lanes)) is None:
             return False
         began = time.perf_counter()
         with _beating(self.queue, job, _MOST_S[job.kind] + self._programs_s(job) + self.judge.patience_s):
@@ -137,12 +136,10 @@ class Worker:
         games, anchors, _ = snapshot
         anchor_games = [game for game in games if {game.red, game.blue} & {*anchors}]
         by_anchors = compute_ratings(anchor_games, anchors, by_wins=by_wins)
-        ratings = compute_ratings(games, anchors, by_wins=by_wins)
-        self.queue.save_ratings(job, snapshot, ratings, by_anchors)
+        self.queue.save_ratings(job, snapshot, compute_ratings(games, anchors, by_wins=by_wins), by_anchors)
 
     def _grade(self, job: Job) -> None:
-        folder = self.queue.entry_folder(job.hand_in_id)
-        result = self.judge.examiner.result(Submission("hand-in", folder))
+        result = self.judge.examiner.result(Submission("hand-in", self.queue.entry_folder(job.hand_in_id)))
         self.queue.save_grade(job, result, json_text(result), feedback(result))
 
     def _copies(self, job: Job) -> None:

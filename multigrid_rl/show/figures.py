@@ -215,7 +215,13 @@ def _chart_figure(chart: Chart) -> Figure:
     if chart.held:
         axes.axvspan(*chart.held, color=_HELD, linewidth=0)
     if chart.under is not None:
-        _draw_reference(axes, *chart.under)
+        # Band and median of the recipe's seeds, the median dotted after the end of the first seed.
+        reference, metric = chart.under
+        band = reference.metrics[metric]
+        grid, complete = np.array(reference.env_steps, np.float64), reference.complete_points
+        fill(axes, grid, (band.p10, band.p90), 0.26, color=_BAND)
+        for part, line in ((slice(complete), "-"), (slice(max(complete - 1, 0), None), ":")):
+            axes.plot(grid[part], np.array(band.median)[part], color=_BAND, linewidth=1.8, linestyle=line)
     for k, (_, series) in enumerate(chart.lines):
         # A line without length is drawn as a dot.
         steps = series.env_steps if len(series.values) > 1 else series.env_steps[0] + np.array([0, chart.x_max / 1000])
@@ -235,15 +241,6 @@ def _y_limits(chart: Chart) -> tuple[float, float]:
         band = chart.under[0].metrics[chart.under[1]]
         values += [np.array(band.p10), np.array(band.p90)]
     return limits(np.concatenate(values), np.array(always))
-
-
-def _draw_reference(axes: Axes, reference: Reference, metric: str) -> None:
-    """Draw band and median of the recipe's seeds, the median dotted after the end of the first seed."""
-    band = reference.metrics[metric]
-    grid, complete = np.array(reference.env_steps, np.float64), reference.complete_points
-    fill(axes, grid, (band.p10, band.p90), 0.26, color=_BAND)
-    for part, line in ((slice(complete), "-"), (slice(max(complete - 1, 0), None), ":")):
-        axes.plot(grid[part], np.array(band.median)[part], color=_BAND, linewidth=1.8, linestyle=line)
 
 
 # --- two sets of runs, and best responses to a player

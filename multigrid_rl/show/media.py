@@ -12,7 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl.evaluation.evaluation import Evaluation, evaluate, labelled_games
+from multigrid_rl.evaluation.evaluation import evaluate, labelled_games
 from multigrid_rl.evaluation.replays import GameRecord
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.players.cards import PlayerError
@@ -75,17 +75,14 @@ class Media:
         values = [_histogram("episodes/return", table.returns[:, 0]), _histogram("episodes/length", table.length)]
         step = int(checkpoint.name.removeprefix("step_"))
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-        image = Summary(value=[_image("episodes/median", _median(evaluation))])
+        _, game, _ = labelled_games(evaluation)  # best, median, worst
+        if isinstance(game, GameRecord):
+            film = Film(lambda: pictures(game), game.steps + 1, 4.0)
+        else:
+            film, _ = short_film(GameDrawing(game), game.label, _PICTURES)
+        image = Summary(value=[_image("episodes/median", film)])
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=image))
         self._writer.flush()
-
-
-def _median(evaluation: Evaluation) -> Film:
-    """Return the film of the median episode. Raises ``ConfigError``: it cannot be drawn."""
-    _, game, _ = labelled_games(evaluation)  # best, median, worst
-    if isinstance(game, GameRecord):
-        return Film(lambda: pictures(game), game.steps + 1, 4.0)
-    return short_film(GameDrawing(game), game.label, _PICTURES)[0]
 
 
 def _image(tag: str, film: Film) -> Summary.Value:

@@ -181,8 +181,7 @@ def standings(run: RunRecord) -> list[dict[str, Any]]:
 
     Raises ``ConfigError``: a damaged file.
     """
-    found = read_standings(run.path)
-    if not found:
+    if not (found := read_standings(run.path)):
         names = [name for name in run.series if name.startswith("win_against/")]
         shares = {row["name"]: float(row.get("weight", 0.0)) for row in run.provenance.get("opponents") or []}
         wins = {name.split("/", 2)[2]: float(run.series[name].values[-1]) for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,9 +11,6 @@ from multigrid_rl.cli.app import refused
 from multigrid_rl.cli.output import one_thread, refuse_to_overwrite
 from multigrid_rl.config.compose import compose
 from multigrid_rl.show import EPISODES, GAMES
-
-if TYPE_CHECKING:
-    from multigrid_rl.show.video import VideoFile
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
 #: Games of which `video` shows one.
@@ -126,15 +123,10 @@ def video(
     written = video.write_video(record, output, fps=fps, tile=tile, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in record.players.items())
     returns = "".join(f", return {total:.6g}" for total in getattr(record, "returns", {}).values())
-    summary = f"{record.label}, game {record.game} of seed {record.seed}: {seats}{returns}"
-    _print_result(summary, output, record.steps, written)
-
-
-def _print_result(summary: str, output: Path, steps: int, written: VideoFile) -> None:
     size = output.stat().st_size
-    typer.echo(summary)
+    typer.echo(f"{record.label}, game {record.game} of seed {record.seed}: {seats}{returns}")
     typer.echo(
-        f"{output}: {steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
+        f"{output}: {record.steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
         f"{written.seconds:.1f} s, {size / 1000:,.0f} kB"
     )
     if output.suffix.lower() == ".gif" and size > _SHORT_GIF:

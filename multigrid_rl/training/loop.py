@@ -155,8 +155,7 @@ def restore(algorithm: Any, start: Path) -> None:
     """
     algorithm.read(start / "rllib")
     algorithm.run.set_state(read_state(start))
-    problem = not_finite(algorithm.run.learner.get_weights())
-    if problem is not None:
+    if (problem := not_finite(algorithm.run.learner.get_weights())) is not None:
         raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{problem} is not finite"))
 
 
@@ -218,8 +217,7 @@ def write_players(
     """
     # Checked before a byte is written: a checkpoint of a diverged run would be resumed from, and never recover.
     weights_of = run.learner.get_weights()
-    problem = not_finite(weights_of)
-    if problem is not None:
+    if (problem := not_finite(weights_of)) is not None:
         raise divergence_error(run.env_steps, f"{problem} is not finite", folder)
     stage, hashes = run.stages[run.stage], {}
     for module, weights in weights_of.items():
@@ -264,8 +262,7 @@ class Divergence:
 
         Raises ``DivergedError``: weights are not finite, or this is the tenth such iteration in a row.
         """
-        quantity = next(_non_finite_values(row, lost_returns), None)
-        if quantity is None:
+        if (quantity := next(_non_finite_values(row, lost_returns), None)) is None:
             self._in_a_row = 0
             return
         if quantity.endswith("/policy_loss") and ":" in self._objective:

@@ -115,7 +115,9 @@ class TrainingRun:
 
     def iterate(self) -> None:
         """Sample, learn and set weights once, in the stage that is due."""
-        self._advance_stage()
+        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from  # the last stage has no end
+        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.reports.keeper.held):
+            self.enter(self.stage + 1)
         # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
         times = [time.perf_counter()]
         experience = self.sampler.sample()
@@ -193,12 +195,6 @@ class TrainingRun:
         last = self.stage + 1 == len(self.stages)
         return self.reports.keeper if last else GateKeeper(main_stage.gates, main_stage.scenario.report_episodes)
 
-    def _advance_stage(self) -> None:
-        """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
-        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
-        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.reports.keeper.held):
-            self.enter(self.stage + 1)
-
     def enter(self, stage: int) -> None:
         """Play the games of another stage of the curriculum from now on, judged by its gates."""
         self.stage, self.stage_from = stage, self.env_steps
@@ -270,7 +266,6 @@ class TrainingRun:
 
 
 def _update_metrics(learned: dict[str, Metrics]) -> Metrics:
-    """Return the learner's statistics, as metrics of a row."""
     row = {}
     for module, statistics in learned.items():
         # Gates use the entropy of the sampling policy; this one is of the last minibatch.

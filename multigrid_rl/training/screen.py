@@ -199,7 +199,6 @@ def _opponents(seated: dict[str, Any]) -> Iterator[str]:
 
 
 def _stages(config: RunConfig) -> Iterator[str]:
-    """Yield a line for each stage of a curriculum."""
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []

@@ -74,8 +74,7 @@ class Body:
         """
         env = self.env
         rewards = env._forward_reward_weight * (moved / env.dt)
-        healthy = self.healthy(*state)
-        if healthy is None:
+        if (healthy := self.healthy(*state)) is None:
             return rewards - self.cost(actions, read), np.zeros(len(moved), np.bool_)
         rewards = rewards + healthy * env._healthy_reward
         return rewards - self.cost(actions, read), ~healthy & bool(env._terminate_when_unhealthy)

@@ -111,8 +111,7 @@ class MujocoEnvs(SingleAgentEnvs):
         self, env_id: str, body: Body, num_envs: int, *, seed: int = 0, first: int = 0, threads: int = 0
     ) -> None:
         self._body, self._model = body, body.model
-        size = int(body.env.observation_space.shape[0])
-        super().__init__(env_id, num_envs, body.action_space, size, first)
+        super().__init__(env_id, num_envs, body.action_space, int(body.env.observation_space.shape[0]), first)
         self.threads = max(1, min(threads or threads_to_use(), num_envs // BODIES_PER_THREAD))
         self._datas = datas = [mujoco.MjData(self._model) for _ in range(self.threads)]
         self._ctrl = np.zeros((num_envs, self._model.nu))

@@ -86,7 +86,6 @@ class UnityEnvs(Episodes):
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """Record observations, rewards and ends of the agents."""
         infos = output.rl_output.agentInfos[self._behavior].value
         self._order = []
         for info in sorted(infos, key=lambda info: not info.done):  # places become free before new agents take them
@@ -193,8 +192,7 @@ class UnityFactory(EnvFactory):
     @cached_property
     def specs(self) -> MultiAgentSpec:
         """The only agent, which has many instances. Raises ``RunError``: see :class:`UnityPeer`."""
-        agents = (self._behavior_spec[1],)
-        return MultiAgentSpec(agents, (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
+        return MultiAgentSpec((self._behavior_spec[1],), (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
 
     def load(self) -> dict[str, tuple[Any, ...]]:
         """Check the arguments and wait for Unity. Raises ``ValueError`` for an unknown argument."""
@@ -203,8 +201,7 @@ class UnityFactory(EnvFactory):
 
     def close(self) -> None:
         """Quit Unity, if it is connected."""
-        peer = _PEERS.pop(self.port, None)
-        if peer is not None:
+        if (peer := _PEERS.pop(self.port, None)) is not None:
             peer.close()
 
     def build(self, num_envs: int, first: int) -> UnityEnvs:  # noqa: ARG002 - Unity draws its own episodes

@@ -56,9 +56,7 @@ NUM_CODES: Final = 23
 
 def _cell_table() -> NDArray[np.uint8]:
     rows = [(0, 0, 0), (1, 0, 0), (2, 5, 0)]
-    rows += [(4, c, 2) for c in TEAM_COLOUR]
-    rows += [(4, c, 1) for c in TEAM_COLOUR]
-    rows += [(4, c, 0) for c in TEAM_COLOUR]
+    rows += [(4, c, state) for state in (2, 1, 0) for c in TEAM_COLOUR]
     rows += [(5, c, state) for c in TEAM_COLOUR for state in (4, 3)]
     rows += [(6, c, 0) for c in TEAM_COLOUR]
     rows += [(10, c, heading) for c in TEAM_COLOUR for heading in range(4)]
