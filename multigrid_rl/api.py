@@ -174,9 +174,7 @@ def train(
         RunError: the run broke off; what it had reported stays in its folder.
     """
     settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
-    for seat, who in by_seat(players).items():
-        mixed = [f"{_name(player)}:{weight}" for player, weight in who.items()] if isinstance(who, Mapping) else None
-        settings.append(f"scenario.seats.{seat}={_name(who) if mixed is None else ','.join(mixed)}")
+    settings += [f"scenario.seats.{seat}={_seat_value(who)}" for seat, who in by_seat(players).items()]
     settings += keyword_overrides(values)
     _check_callback(callback)
     if resume is not None:
@@ -307,6 +305,12 @@ def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str 
     name = f"{kind.__module__}:{kind.__name__}" + "_" * len(objects)
     objects[name] = who
     return name
+
+
+def _seat_value(who: PlayerLike | Mapping[Any, float]) -> str:
+    if isinstance(who, Mapping):
+        return ",".join(f"{_name(player)}:{weight}" for player, weight in who.items())
+    return str(_name(who))
 
 
 def _folder(key: str, path: Any) -> Path:

@@ -71,6 +71,7 @@ class VectorTowers(Towers):
         return shift
 
     def _normalised(self, obs: Array) -> Array:
+        """Return ``obs`` (B, D) as normalised by :class:`Normaliser`, if there is one."""
         x = np.ascontiguousarray(obs, np.float32)
         if self._normaliser is None:
             return x

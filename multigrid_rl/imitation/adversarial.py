@@ -240,6 +240,7 @@ class Adversary:
         return self._steps(batch.obs, taken, np.concatenate(next_obs), np.concatenate(ended))
 
     def _expert_steps(self, rows: Array) -> Steps:
+        """Return the expert's steps with the indices ``rows`` (B,)."""
         data, rows = self._recorded, np.sort(rows)  # in file order
         episodes = np.searchsorted(data.episode_ends, rows, side="right")
         last = rows + 1 == data.episode_ends[episodes]

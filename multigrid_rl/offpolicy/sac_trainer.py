@@ -79,7 +79,7 @@ class SacTrainer(Trainer):
         return round(steps)
 
     def learns_from(self, train: Any) -> int:
-        """Return the environment steps that are played before."""
+        """Return the environment steps that are played before policy and critics learn."""
         starts: int = train.sac.learning_starts
         return starts
 

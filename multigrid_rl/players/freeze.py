@@ -33,10 +33,7 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int, game: S
     trained = read_card(source)
     values = trained.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
     if trained.env is None:
-        doors = load_scenario(trained.scenario).game
-        known = dict.fromkeys(entry["scenario"] for entry in catalogue.entries.values() if "scenario" in entry)
-        scenario = next((other for other in known if load_scenario(other).game == doors), trained.scenario)
-        trained = trained.model_copy(update={"scenario": scenario})
+        trained = trained.model_copy(update={"scenario": _scenario_of_same_game(catalogue, trained.scenario)})
         game = load_scenario(trained.scenario).kind.spec
     if game is not None and place_of(game).who(game).has_winner:
         values |= {"scenario": trained.scenario, **_measure(source, trained, catalogue, episodes, game)}
@@ -87,6 +84,13 @@ def _measure_against_all(
 
 def _frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
     return [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
+
+
+def _scenario_of_same_game(catalogue: Catalogue, scenario: str) -> str:
+    """Return the first scenario of a frozen player with the same game of doors as ``scenario``, else ``scenario``."""
+    game = load_scenario(scenario).game
+    known = dict.fromkeys(entry["scenario"] for entry in catalogue.entries.values() if "scenario" in entry)
+    return next((other for other in known if load_scenario(other).game == game), scenario)
 
 
 def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:

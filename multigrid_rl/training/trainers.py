@@ -140,7 +140,7 @@ class Trainer:
         return steps + math.ceil((train.v_iters or 0) * part)
 
     def learns_from(self, train: TrainConfig) -> int:  # noqa: ARG002 - for subclasses
-        """Return the environment steps of the first update that takes gradient steps."""
+        """Return the environment steps that are played before the first gradient step."""
         return 0
 
     def facts(self, train: TrainConfig) -> list[tuple[str, str]]:  # noqa: ARG002 - for subclasses
