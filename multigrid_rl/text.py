@@ -114,7 +114,7 @@ _WANTED = {
     "float_parsing": "a number", "float_type": "a number", "int_parsing": "a whole number",
     "int_type": "a whole number", "int_from_float": "a whole number", "bool_parsing": "true or false",
     "bool_type": "true or false", "tuple_type": "a list, such as [{got}]", "list_type": "a list, such as [{got}]",
-    "dict_type": "a mapping",
+    "dict_type": "a mapping", "string_type": "a string",
     "model_type": "a mapping", "model_attributes_type": "a mapping",
     "too_short": "a list of at least {min_length}", "too_long": "a list of at most {max_length}",
     "string_too_long": "at most {max_length} characters", "string_too_short": "at least {min_length} characters",
@@ -123,11 +123,15 @@ _WANTED = {
 
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
     """Return the first validation error as ``key: expected what``, below ``place``; ``quoting`` adds the value."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
+    if first["loc"] and first["loc"][-1] == "str":  # a name or a mapping: pydantic names what each should be
+        first = {**max(errors[:2], key=lambda each: len(each["loc"]))}
+        first["loc"] = tuple(part for part in first["loc"] if not re.match(r"str$|dict\[", str(part)))
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
     message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
     if first["type"] in _WANTED:
-        words = _WANTED[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
+        words = _WANTED[first["type"]].format(**{"got": shown(str(first["input"] or "")), **first.get("ctx", {})})
         message = f"expected {words}"
     message = message.split(" or instance of ")[0]  # a class name means nothing to users
     if quoting and not isinstance(first["input"], dict) and ", got " not in message:

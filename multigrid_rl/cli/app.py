@@ -97,7 +97,8 @@ def rewrite_words(params: Sequence[Any], words: Sequence[str]) -> list[str]:
     names, options = {part.name for part in params}, {name for part in params for name in part.opts}
     valued = {name for part in params if not getattr(part, "is_flag", False) for name in part.opts}
     rewritten, appended, rest = list[str](), list[str](), iter(words)
-    for word in rest:
+    for hydra_word in rest:
+        word = hydra_word.lstrip("+") if "=" in hydra_word else hydra_word  # +key=value
         key, sign, value = word.removeprefix("--").partition("=")
         option, is_option = f"--{key}", word.startswith("--")
         accepted = {option, key, "overrides"} & {*options, *names}

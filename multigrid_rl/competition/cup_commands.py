@@ -116,7 +116,7 @@ def export(
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
     from multigrid_rl.competition import bundle, onnx_file
-    from multigrid_rl.players.cards import CARD_FILE
+    from multigrid_rl.players.cards import CARD_FILE, read_card
     from multigrid_rl.runs.players import seat_folders
 
     if onnx:
@@ -128,6 +128,8 @@ def export(
                 if is_bundle and given is not None:
                     raise refused(option, f"nothing for {run}, a bundle", given)
             sources = bundle.bundle_folders(run) if is_bundle else _sources(run, seat, checkpoint, scenario, scratch)
+            if is_bundle and seat and "" in sources and seat not in (seats := read_card(sources[""]).seats):
+                raise refused("--seat", f"a seat of {run}: {', '.join(seats)}", seat)
             checked = onnx_file.write_onnx(onnx_file.player_folder(sources, seat), output)
         typer.echo(f"exported {output}: {output.stat().st_size} bytes; {checked}")
         return

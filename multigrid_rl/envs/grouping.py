@@ -103,7 +103,7 @@ class GroupedEnv:
             final_observations=final,
             rewards={agent.name: _combined(np.sum, step.rewards, agent) for agent in agents},
             terminated={agent.name: _combined(np.all, step.terminated, agent) for agent in agents},
-            mask={agent.name: _side_by_side([step.mask[seat] for seat in agent.seats]) for agent in agents},
+            mask={agent.name: np.stack([step.mask[seat] for seat in agent.seats], axis=1) for agent in agents},
             truncated=step.truncated,
             done=step.done,
         )
@@ -151,10 +151,6 @@ class GroupedEnv:
 def _choices(agent: AgentSpec) -> int:
     assert isinstance(agent.action_space, MultiDiscrete)
     return int(agent.action_space.nvec[0])
-
-
-def _side_by_side(columns: list[Array]) -> Array:
-    return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
 def _combined(reduce: Callable[..., Any], parts: dict[str, Array], agent: AgentSpec) -> Array:

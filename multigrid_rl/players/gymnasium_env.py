@@ -1,7 +1,8 @@
 """One seat of a game, or of many games, as a Gymnasium environment; catalogue players take the other seats."""
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -222,10 +223,12 @@ def match_around(
     seated = {}
     for seat in others:
         choice = overrides.get(seat, selected.opponents.get(seat, DEFAULT))
-        mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
-        if not mixture or not all(isinstance(weight, Real) and float(weight) > 0 for weight in mixture.values()):
-            wanted = "a player, or players with weights above 0"
-            raise ConfigError(expected(f"players[{seat!r}]", wanted, dict(mixture)))
+        single = {choice: 1.0} if isinstance(choice, Hashable) else {}
+        mixture: Mapping[Any, float] = choice if isinstance(choice, Mapping) else single
+        if not mixture or not all(
+            isinstance(share, Real) and 0 < float(share) < math.inf for share in mixture.values()
+        ):
+            raise ConfigError(expected(f"players[{seat!r}]", "a player, or players with weights above 0", choice))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )

@@ -156,6 +156,8 @@ class RunPlayers:
         return loaded
 
 
+#: First parts of overrides that change where a player or run plays.
+_WHERE = ("scenario", "scheme", "shared", "experiment", "env_id", "env_args", "env_path", "port", "checkpoints")
 #: Entry of ``tables.NAMINGS``.
 NAMING = Naming("a run", lambda name: RunPlayers(name) if is_run(name) else None)
 
@@ -187,7 +189,10 @@ def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
 
     Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
-    keys = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
+    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
+    if unused := sorted(key for key in keys if key.partition(".")[0] not in _WHERE):
+        raise ConfigError(expected("overrides", f"one of {', '.join(_WHERE)}, as nothing is trained", unused[0]))
+    keys = {key.removeprefix("scenario.") for key in keys}
     if keys & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))
     if is_run(source):

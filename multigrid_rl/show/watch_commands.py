@@ -83,7 +83,9 @@ def video(
     fps: Annotated[
         float | None, typer.Option(help="Steps a second; 4 by default, of Gymnasium as the environment says.")
     ] = None,
-    tile: Annotated[int, typer.Option(min=16, max=96, help="Pixels of a cell, of red/blue doors alone.")] = 32,
+    tile: Annotated[
+        int | None, typer.Option(min=16, max=96, help="Pixels of a cell, of red/blue doors alone; 32 by default.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of games played now.")] = 0,
@@ -120,7 +122,9 @@ def video(
             raise refused("--side", f"nothing for {source}, whose environment has no opponents", side)
         episodes = episodes or (GAMES_TO_CHOOSE_FROM if target.rivals else EPISODES)
         record = films.pick(target, game, episodes, seed=seed, mode=mode, side=default_side)
-    written = video.write_video(record, output, fps=fps, tile=tile, force=force)
+    if tile and not isinstance(record, replays.GameRecord):
+        raise refused("--tile", "nothing for an environment without cells", tile)
+    written = video.write_video(record, output, fps=fps, tile=tile or 32, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in record.players.items())
     returns = "".join(f", return {total:.6g}" for total in getattr(record, "returns", {}).values())
     size = output.stat().st_size

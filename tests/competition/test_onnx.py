@@ -135,6 +135,8 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     for option in ("--checkpoint", "--scenario"):
         said = complaint(call("export", home, "--onnx", option, "x", "-o", tmp_path / "new.onnx"))
         assert f"{option}: expected nothing" in said
+    other_seat = call("export", home, "--onnx", "--seat", "green_9", "-o", tmp_path / "new.onnx")
+    assert "--seat: expected a seat of" in complaint(other_seat)
     words = call("export", home, "--onnx", "--name", "x", "-o", tmp_path / "new.onnx")
     assert "--onnx: expected nothing of --agent" in complaint(words)
     assert "--seat: expected a seat" in complaint(call("export", home, "-o", tmp_path / "copy"))

@@ -1,5 +1,6 @@
 """The Gymnasium face: contract, seeds, ends and who may sit where, for every scenario there is."""
 
+import math
 import pickle
 
 import cloudpickle
@@ -260,6 +261,9 @@ def test_seats_player_objects_and_mixtures():
     assert {int(mixed.reset(seed=k) and mixed.match._pooled[0].memory.chosen[0]) for k in range(20)} == {0, 1}
     with pytest.raises(ConfigError, match=r"player object: expected something with act\(.*\), got object"):
         SeatEnv(players={"blue_0": object()})
+    for wrong in (["random"], {"random": math.inf}, {"random": 0}):
+        with pytest.raises(ConfigError, match="expected a player, or players with weights above 0"):
+            SeatEnv(players={"blue_0": wrong})
 
 
 def test_rejects_unknown_actions_and_negative_seeds():

@@ -146,6 +146,7 @@ def test_median_is_usual_choice(pole, tmp_path):
         (["--game", "finest"], "number of a game from 0, of at most 18 digits, got finest"),
         (["--game", str(10**18)], "digits, got 1000000000000000000"),
         (["--side", "red"], "--side: expected nothing"),
+        (["--tile", "48"], "--tile: expected nothing for an environment without cells, got 48"),
         (["--opponent", "random"], "--opponent: expected nothing"),
         (["--fps", "99"], "--fps: expected 0.5 to 50"),
         (["env_id=Pendulum-v1"], "does not fit this environment: env: expected Pendulum-v1, got CartPole-v1"),

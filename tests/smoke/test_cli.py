@@ -220,6 +220,7 @@ def test_what_is_set_is_told():
     [
         ("train", "--scenario 1v1 --until 5 train.lr=1", "--until 5 train.lr=1 scenario=1v1"),
         ("evaluate", "--scenario=2v2 who --seed 4 --model gru", "who --seed 4 scenario=2v2 model=gru"),
+        ("train", "+seeds=0..1 +seed=3", "seeds=0..1 seed=3"),
         ("evaluate", "who seed=4", "who --seed 4"),
         ("cup", "all scenario=2v2", "all --scenario 2v2"),
         ("players", "rate --scenario 1v1", "1v1"),
