@@ -40,6 +40,8 @@ from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.competition.standings import tabulate
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.overrides import leaves, written
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
@@ -52,6 +54,8 @@ from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
 
+#: Beginnings of a scenario's keys that decide which game is played.
+_GAME = ("game", "env_", "symmetric", "outcome", "teams")
 #: Printed where agents are trusted.
 UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 
@@ -85,7 +89,13 @@ def play(
 def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
     """Return scenario, game, and the overrides for both; by default of the run ``folder``, or 1v1."""
     if scenario is None and not overrides:
-        scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
+        scenario = "1v1"
+        if (folder / "config.yaml").is_file():
+            own = run_config(folder).scenario
+            scenario = own.name
+            usual = dict(leaves(load_scenario(scenario).model_dump(mode="json")))
+            values = [item for item in leaves(own.model_dump(mode="json")) if item[0].startswith(_GAME)]
+            overrides = [f"scenario.{key}={written(value)}" for key, value in values if usual.get(key) != value]
     if scenario is not None and (overrides or scenario.endswith(FILES)):
         overrides = [f"scenario={scenario}", *overrides]
     return *scenario_and_game(str(scenario), overrides), overrides

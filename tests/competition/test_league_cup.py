@@ -5,9 +5,11 @@ import shutil
 import pytest
 
 from bundles import edit, make_player
+from multigrid_rl.competition.cup_on_screen import game
 from multigrid_rl.competition.entries import CupConfig, find_entries
 from multigrid_rl.competition.sandbox import Limits
-from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 
@@ -31,6 +33,14 @@ def test_evenly_spaced_snapshots_include_first_and_last(tmp_path, number, taken)
     steps = [entry.env_steps for entry in entries if entry.kind == "frozen"]
     assert (len(steps), steps[0], steps[-1]) == (taken, 100, 100 * number)
     assert [entry.env_steps for entry in entries if entry.kind != "frozen"] == [None]
+
+
+def test_a_league_plays_the_game_of_its_run(tmp_path):
+    config = compose(["scenario=1v1-league", "scenario.game.max_steps=40", "scenario.league.every=8192"])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    scenario, spec, overrides = game(tmp_path, None, [])
+    assert (scenario.name, spec.max_steps) == ("1v1-league", 40)
+    assert overrides == ["scenario=1v1-league", "scenario.game.max_steps=40"]
 
 
 def test_a_run_without_a_league_is_no_folder_of_entries(tmp_path):
