@@ -67,7 +67,7 @@ class Run(os.PathLike[str]):
         """Rows of the run by environment steps; docs/running.md explains every column."""
         import pandas as pd  # noqa: PLC0415 - half a second
 
-        return pd.DataFrame(read_rows(self.path / "metrics.jsonl")).set_index("env_steps")
+        return pd.DataFrame(read_rows(self.path / "metrics.jsonl") or {"env_steps": []}).set_index("env_steps")
 
     @property
     def verdict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Run(os.PathLike[str]):
             if not (found := fnmatch.filter(rows, name)):
                 raise ConfigError(unknown("metric", name, rows))
             names += found
-        return rows[names].dropna().plot(subplots=True)
+        return rows[names].astype(float).interpolate("index", limit_area="inside").plot(subplots=True)
 
     def replay(
         self, game: str = "median", *, opponent: PlayerLike | None = None, episodes: int = 100, seed: int = 0
