@@ -188,6 +188,9 @@ def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
     Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
     keys = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
+    for key in sorted(keys):
+        if key.partition(".")[0] in ("train", "model", "seed"):
+            raise ConfigError(expected(key, "keys of the game, such as scenario.seats", "one of training"))
     if keys & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))
     if is_run(source):

@@ -116,7 +116,9 @@ def test_one_team_games(tmp_path):
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
         (["random", "scenario.seats.blue_0=learn"], "expected one team to judge"),
         (["random", "--checkpoint", "step_1"], "--checkpoint: expected nothing for random"),
-        (["random", "--episodes", "1"], "at least one for each side"),
+        (["random", "--episodes", "1"], "at least 2, one for each side"),
+        (["random", "train.lr=1"], "train.lr: expected keys of the game, such as scenario.seats, got one of training"),
+        (["random", "scenario=2v2", "model=gru"], "model: expected keys of the game"),
         (["random", "--seed", 2**64], "--seed: expected less than or equal to 9223372036854775807"),
     ],
 )
