@@ -67,7 +67,7 @@ class Run(os.PathLike[str]):
         """Rows of the run by environment steps; docs/running.md explains every column."""
         import pandas as pd  # noqa: PLC0415 - half a second
 
-        return pd.DataFrame(read_rows(self.path / "metrics.jsonl")).set_index("env_steps")
+        return pd.DataFrame(read_rows(self.path / "metrics.jsonl") or {"env_steps": []}).set_index("env_steps")
 
     @property
     def verdict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Run(os.PathLike[str]):
             if not (found := fnmatch.filter(rows, name)):
                 raise ConfigError(unknown("metric", name, rows))
             names += found
-        return rows[names].dropna().plot(subplots=True)
+        return rows[names].astype(float).interpolate("index", limit_area="inside").plot(subplots=True)
 
     def replay(
         self, game: str = "median", *, opponent: PlayerLike | None = None, episodes: int = 100, seed: int = 0
@@ -143,7 +143,6 @@ def play(
     """
     if game not in GAME_LABELS:
         raise ConfigError(unknown("game", str(game), GAME_LABELS))
-    torch.set_num_threads(1)  # small networks gain nothing from more
     result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=("stochastic",))
     return Replay(choose(labelled_games(result), game, f"{episodes} games of {_name(who, {})}"))
 
@@ -207,7 +206,6 @@ def evaluate(
     Raises:
         ValueError: a mistake, in one line.
     """
-    torch.set_num_threads(1)  # small networks gain nothing from more
     result = play_games(_target_of(who, overrides, opponent), episodes=episodes, seed=seed, modes=(mode,))
     return {"mode": mode, **summary(result.parts)}
 
@@ -288,6 +286,7 @@ def make(
 
 def _target_of(who: PlayerLike, overrides: Sequence[str], opponent: PlayerLike | None) -> Target:
     """Return the evaluation target for a player or run; in the red/blue-door game both players may be objects."""
+    torch.set_num_threads(1)  # small networks gain nothing from more
     objects: dict[str, Any] = {}
     names = [_name(player, objects) for player in (who, opponent)]
     return find_target(str(names[0]), list(map(str, overrides)), opponent=names[1], objects=objects)

@@ -53,8 +53,6 @@ def evaluate(
     target = targets.find_target(who, list(overrides or ()), checkpoint, opponent)
     if sides is not None and not target.rivals:
         raise refused("--sides", f"nothing for {who}, whose environment has no opponents", sides)
-    if episodes < len(target.teams(sides)):
-        raise refused("--episodes", "at least one for each side that is played", episodes)
     modes = evaluation.MODES if mode == "both" else (mode,)
     name = target.name.replace(":", ".")
     folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"

@@ -56,8 +56,6 @@ MAX_SEEDS = 1000
 NOTE_S = 0.5
 _WORD = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
 _WANTED = f"different seeds, at most {MAX_SEEDS}, the smaller one first, such as 0..9 or 3,5,7"
-
-
 #: Seconds between two checks for an interruption.
 POLL_S = 0.2
 #: Name of a call; the kind: ``note``, ``returned`` or ``failed``; the note, the result or the reason.

@@ -26,8 +26,6 @@ from multigrid_rl.world.state import Step
 
 _MOST_LISTED = 12  # games listed in a refusal
 _DIGITS = 18  # of a game's number: it stays below 2**63
-
-
 #: Seat -> step from 0 -> note of its program's answer.
 Notes = dict[str, dict[int, str]]
 

@@ -27,8 +27,8 @@ HELD = "env_steps_to_held"
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
 MIN_RUNS = 3
-#: Paths of one machine, which make no difference between two runs.
-PRIVATE = ("run_dir", "checkpoints")
+#: Paths of one machine, and its cores: they make no difference between two runs.
+PRIVATE = ("run_dir", "checkpoints", "train.threads")
 _VALUE_LENGTH = 40  # letters
 _MOST_LISTED = 6  # differences between two sets
 
@@ -112,18 +112,18 @@ def check_ended(run: RunRecord) -> None:
 
 def recipe_of(run: RunRecord) -> dict[str, Any]:
     """Return the common part of runs of one recipe: configuration without seed, commit and versions."""
-    config = {key: value for key, value in run.config.items() if key not in ("seed", *PRIVATE)}
+    config = {key: value for key, value in run.config.items() if key != "seed"}
     # One run's results change the next one's checkout: "+changes" makes no difference.
     commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
     return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
 
 
 def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Return the different leaves of two nested mappings: (dotted key, one, other)."""
+    """Return the different leaves of two nested mappings without :data:`PRIVATE`: (dotted key, one, other)."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = dict.fromkeys([*ours, *theirs])
         return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
-    return [] if ours == theirs else [(key, ours, theirs)]
+    return [] if ours == theirs or key in PRIVATE else [(key, ours, theirs)]
 
 
 def check_sets(ours: RunSet, theirs: RunSet) -> None:
@@ -166,7 +166,8 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
     all_runs = [*ours.runs, *theirs.runs]
     ends = [run.env_steps for run in all_runs]
     if max(ends) > 1.1 * min(ends):
-        why = "runs end when their gates are held, here" if all(run.gates for run in all_runs) else "runs report last"
+        held = any(run.verdict and run.verdict["ended"] == "held" for run in all_runs)
+        why = "runs end when their gates are held, here" if held else "runs report last"
         yield f"{why} after {min(ends):,} to {max(ends):,} steps: final values are those at each run's own end"
     if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < MIN_RUNS:
         yield f"fewer than {MIN_RUNS} runs on a side: intervals mean little"

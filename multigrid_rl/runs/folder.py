@@ -274,6 +274,7 @@ def _set_aside(metrics: Path, length: int, name: str) -> None:
     content = metrics.read_bytes() if metrics.exists() else b""
     if len(content) < length:
         LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(content), length)
+    length = content.rfind(b"\n", 0, length) + 1  # no row may follow half of one
     newer = content[length:]
     if newer:
         free_path(metrics.parent, f"metrics.{name}", ".jsonl").write_bytes(newer)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from multigrid_rl.config.compose import changed, compose, load_scenario
-from multigrid_rl.config.overrides import SHORT, parse
+from multigrid_rl.config.overrides import SHORT, parse, written
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
@@ -156,8 +156,6 @@ class RunPlayers:
         return loaded
 
 
-#: First parts of overrides that change where a player or run plays.
-_WHERE = ("scenario", "scheme", "shared", "experiment", "env_id", "env_args", "env_path", "port", "checkpoints")
 #: Entry of ``tables.NAMINGS``.
 NAMING = Naming("a run", lambda name: RunPlayers(name) if is_run(name) else None)
 
@@ -184,15 +182,21 @@ def has_no_opponents(source: str, overrides: Sequence[str] = ()) -> bool:
     return env is not None and not kind_named(env.package).rivals
 
 
+def check_of_games(overrides: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
+    for key, value in parse(overrides).items():
+        part = SHORT.get(key, key).partition(".")[0]
+        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
+            raise ConfigError(expected(key, "an override of the game, as nobody is trained", written(value)))
+
+
 def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration in which a player or run plays: of the scenario in ``overrides``, else of its own.
 
     Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
-    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
-    if unused := sorted(key for key in keys if key.partition(".")[0] not in _WHERE):
-        raise ConfigError(expected("overrides", f"one of {', '.join(_WHERE)}, as nothing is trained", unused[0]))
-    keys = {key.removeprefix("scenario.") for key in keys}
+    check_of_games(overrides)
+    keys = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
     if keys & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))
     if is_run(source):

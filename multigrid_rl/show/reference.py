@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.evaluation.sets import PRIVATE, check_ended, differences, recipe_of
+from multigrid_rl.evaluation.sets import check_ended, differences, recipe_of
 from multigrid_rl.files import data_root
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series
@@ -121,7 +121,7 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
         return None
     changed = differences(run_config.model_dump(mode="json"), defaults.model_dump(mode="json"))
     rows = [(key, shown(written(this_run)), shown(written(recipe_value))) for key, this_run, recipe_value in changed]
-    return [row for row in rows if row[0] not in ("seed", "experiment", "data", *PRIVATE)]
+    return [row for row in rows if row[0] not in ("seed", "experiment", "data")]
 
 
 def _band(rows: list[Series], grid: Array) -> Band:

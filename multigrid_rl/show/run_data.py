@@ -155,7 +155,7 @@ def _gates_and_moment(run: RunRecord, rows: list[dict[str, Any]]) -> tuple[list[
 
 
 def _provisional_verdict(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the verdict of training at the last report."""
+    """Return the verdict of training at the last report, by the reports of a curriculum's last stage."""
     try:
         config = RunConfig.model_validate(run.config)
         check_env(run.path, config.scenario.env_id, config.scenario.env_args)
@@ -163,11 +163,13 @@ def _provisional_verdict(run: RunRecord, rows: list[dict[str, Any]]) -> dict[str
     except ValueError:
         gates = []  # a configuration of another version, or of a larger machine: the curves are still useful
     keeper = GateKeeper(gates, 1)  # rows with a number of episodes are reports
+    last = len(run.config.get("curriculum") or ())
     for number, row in enumerate(rows, 1):
         values = {gate.metric: math.nan if (v := row.get(gate.metric)) is None else v for gate in gates}
         try:
             moment = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
-            keeper.report(moment, int(row.get("report_episodes") or 0), values)
+            episodes = int(row.get("report_episodes") or 0) if row.get("stage", last) == last else 0
+            keeper.report(moment, episodes, values)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
     return keeper.verdict()

@@ -145,8 +145,7 @@ def preflight(
     lines = [f"set:      {value}" for value in changed]
     lines.append(f"recipe:   {_recipe_line(config, changed)}")
     lines.append(f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})")
-    prediction = expectation(config)
-    lines += [] if prediction is None else [f"expect:   {prediction}"]
+    lines += [f"expect:   {prediction}" for prediction in filter(None, [expectation(config)])]
     if config.scenario.game is None:
         arguments = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
         lines.append(f"env_id:   {config.scenario.env_id}{arguments}")
@@ -154,6 +153,8 @@ def preflight(
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {description}" for name, description in reward_facts(train)]
+    idle = [seat for seat in train.bonus if seat not in ("all", *config.scenario.learning)]
+    lines += [f"warning:  train.bonus.{seat}: it has no effect, as {seat} does not learn" for seat in idle]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
     if train.lr > LARGE_LR:
         advice = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
@@ -212,9 +213,8 @@ def recipe_of(config: RunConfig) -> str:
     recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
     if recipe is None:
         return f"none, the defaults of {train}"
-    return (recipe if recipe.endswith(FILES) else f"experiment={recipe}") + (
-        f", {train}" if train != "train/ppo" else ""
-    )
+    name = recipe if recipe.endswith(FILES) else f"experiment={recipe}"
+    return name if train == "train/ppo" else f"{name}, {train}"
 
 
 def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> list[str]:

@@ -195,6 +195,16 @@ def test_rejects_incomplete_verdict(tmp_path, lost):
         read_report(folder, games=0)
 
 
+def test_reports_of_an_earlier_stage_hold_no_gate(tmp_path):
+    stages = ("curriculum=[{scenario:single-v3,steps:230000}]",)
+    file = write_run(tmp_path / "run", Story(good_from=1, ended=None, overrides=stages)) / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**row, "stage": int(row["env_steps"] > 230_000)}) + "\n" for row in rows))
+    report = read_report(file.parent, games=0)
+    assert report.held is None
+    assert [(gate["met"], gate["held"]) for gate in report.gates] == [(True, False)] * 4
+
+
 def test_rejects_rows_out_of_order(tmp_path):
     folder = write_run(tmp_path / "run", Story(ended=None))
     lines = (folder / "metrics.jsonl").read_text().splitlines()

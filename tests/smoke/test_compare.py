@@ -15,6 +15,7 @@ from multigrid_rl.cli.evaluate import sentence
 from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series
+from multigrid_rl.show.reference import build_reference
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
 
@@ -146,6 +147,17 @@ def test_reports_runs_differing_in_more_than_seed(tmp_path):
     assert len(message) == 5
 
 
+def test_seeds_trained_alone_and_side_by_side_are_one_recipe(tmp_path):
+    for k, threads in enumerate((1, 1, "auto")):
+        file = write_run(tmp_path / str(k), k) / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config["train"]["threads"] = threads
+        file.write_text(yaml.safe_dump(config))
+    runs = read_set("A", [str(tmp_path)])
+    assert not [line for line in notes(runs, runs) if line.startswith("warning")]
+    assert len(build_reference(list(runs.runs), "seeds").runs) == 3
+
+
 def comparison(better: tuple[float, float, float], p: float, **changes) -> SetComparison:
     values = {"metric": LENGTH, "smaller": True, "difference": None, "never": (0, 0)}
     any_interval = Interval(1.0, 1.0, 1.0)
@@ -234,6 +246,14 @@ def test_runs_without_seats_are_compared_by_returns(tmp_path, monkeypatch):
     assert "A: 1v1, 1 run, seeds 1 (a/0)" in done.output
     assert "note: runs report last after 100,000 to 200,000 steps" in done.output
     assert "gates are held" not in done.output
+
+
+def test_notes_of_runs_that_ended_with_their_budget_name_no_held_gates(tmp_path):
+    for name, rows in (("A", 4), ("B", 3)):
+        file = write_run(tmp_path / name, 0, held=None) / "metrics.jsonl"
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:rows]))
+    ours, theirs = (read_set(name, [str(tmp_path / name)]) for name in "AB")
+    assert [line[:16] for line in notes(ours, theirs) if " after " in line] == ["runs report last"]
 
 
 @pytest.mark.parametrize(("until", "window"), [(20_000, 2_000), (10**7, 100_000)])

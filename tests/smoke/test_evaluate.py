@@ -115,9 +115,10 @@ def test_one_team_games(tmp_path):
         (["random", "scenario=coop", "--opponent", "idle"], "expected a scenario with two teams"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
         (["random", "scenario.seats.blue_0=learn"], "expected one team to judge"),
-        (["random", "train.lr=3"], "checkpoints, as nothing is trained, got train.lr"),
+        (["random", "train.lr=3"], "train.lr: expected an override of the game, as nobody is trained, got 3"),
         (["random", "--checkpoint", "step_1"], "--checkpoint: expected nothing for random"),
-        (["random", "--episodes", "1"], "at least one for each side"),
+        (["random", "--episodes", "1"], "at least 2, one for each side"),
+        (["random", "scenario=2v2", "model=gru"], "model: expected an override of the game"),
         (["random", "--seed", 2**64], "--seed: expected less than or equal to 9223372036854775807"),
     ],
 )

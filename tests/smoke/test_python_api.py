@@ -1,5 +1,6 @@
 """The Python API: what is evaluated, made and trained by it."""
 
+import json
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 from multigrid_rl.world.spaces import tokens_of
+from run_folders import write_run
 from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -221,3 +223,16 @@ def test_mistakes_are_reported_in_one_line(call, error, message, tmp_path, monke
 def test_stub_names_the_whole_api():
     names = re.findall(r" as (\w+)$", Path(multigrid_rl.__file__).with_suffix(".pyi").read_text(), re.MULTILINE)
     assert sorted([*names, "__version__"]) == sorted(multigrid_rl.__all__)
+
+
+def test_metrics_are_drawn_wherever_they_have_values(tmp_path):
+    run = multigrid_rl.Run(write_run(tmp_path / "run"))
+    file = run.path / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row |= {"explained_variance/red_0": None, "entropy/red_0": None if number % 2 else 0.25}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = [np.ma.masked_invalid(axes.lines[0].get_ydata()).count() for axes in run.plot()]
+    assert drawn == [60, 60, 0, 59]
+    file.write_text("")
+    assert run.metrics.empty

@@ -228,6 +228,13 @@ def test_damaged_checkpoint_falls_back_to_previous(copy, capfd):
     assert "step_000002048 is damaged" not in (copy / "verdict.json").read_text()
 
 
+def test_no_row_is_appended_to_half_of_one(copy):
+    file = copy / "metrics.jsonl"
+    file.write_bytes(file.read_bytes()[:-100])
+    resume_training(copy, ["train.until=3072"])
+    assert [row["env_steps"] for row in rows_of(copy)] == [512, 1024, 1536, 2560, 3072]
+
+
 def test_nothing_changes_without_sound_checkpoint(copy):
     for path in (copy / "checkpoints").glob("step_*"):
         (path / "manifest.json").unlink()
