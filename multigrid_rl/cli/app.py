@@ -5,7 +5,7 @@ import sys
 import tempfile
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
@@ -200,3 +200,11 @@ def fail(message: object) -> typer.Exit:
 def refused(key: object, wanted: str, got: object) -> typer.Exit:
     """Print the error of an option or argument; raise the result to leave with status 2."""
     return fail(expected(key, wanted, got))
+
+
+def refuse_unread(context: typer.Context, what: str, read: Collection[str]) -> None:
+    """Refuse an option of the command line that ``what`` does not read."""
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        if option.name not in read and source is not None and source.name == "COMMANDLINE":
+            raise refused(option.opts[0], f"nothing with {what}", context.params[str(option.name)])

@@ -40,6 +40,7 @@ from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.competition.standings import tabulate
+from multigrid_rl.config.compose import check_of_games
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
@@ -59,10 +60,7 @@ UNCONFINED = "agents run without a sandbox: they could read and change what you 
 def play(
     folder: Path, target: Path, played: ScenarioConfig, config: CupConfig, extra: list[str], *, allow_copies: bool
 ) -> None:
-    """Play or resume the cup of the entries in ``folder`` and of ``extra`` players, in the folder ``target``.
-
-    A seed below 0 means the seed of the cup there, or a fresh one.
-    """
+    """Play or resume a cup; a seed below 0 means the seed of the cup in ``target``, or a fresh one."""
     check_not_bound(folder, target)
     if (manifest := read_manifest(target)) is not None:  # a resumed cup keeps its key, and its seed unless one is given
         config = replace(config, agents_key=manifest.agents_key)
@@ -84,6 +82,7 @@ def play(
 
 def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
     """Return scenario, game, and the overrides for both; by default of the run ``folder``, or 1v1."""
+    check_of_games(overrides)
     if scenario is None and not overrides:
         scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
     if scenario is not None and (overrides or scenario.endswith(FILES)):
@@ -92,10 +91,7 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
 
 
 def verify(folder: Path, most: int | None) -> None:
-    """Compare a cup's tables and page with its pairings, and replay ``most`` or all; status 1: differences.
-
-    Raises ``PlayerError``, ``ConfigError``: no cup, an unfinished or a damaged one.
-    """
+    """Compare a cup's tables and page with its pairings, and replay ``most`` or all; status 1: differences."""
     config, entries = existing_cup(folder)
     check_agents(entries)
     stored = read_results(folder / RESULTS_FILE)
@@ -110,7 +106,7 @@ def verify(folder: Path, most: int | None) -> None:
         screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
         try:
-            wrong_files = forged_files(folder, _write_files(recomputed, pairings, Path(fresh)), entries, config)
+            wrong_files = forged_files(folder, write_files(recomputed, pairings, Path(fresh)), entries, config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
@@ -145,7 +141,7 @@ def verify(folder: Path, most: int | None) -> None:
         raise typer.Exit(1)
 
 
-def _write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+def write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
     """Write the tables of a cup, and its page where that add-on is installed."""
     files = write_results(results, pairings, folder)
     return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
@@ -185,7 +181,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
     played = play_cup(entries, config, folder, show)
     outcome = tabulate(entries, played, config, versions())
-    files = _write_files(outcome, played, folder)
+    files = write_files(outcome, played, folder)
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
     screen.print(_standings_table(outcome) if outcome.rated else _returns_table(outcome))
     for result in outcome.entries:

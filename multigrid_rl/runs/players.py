@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from multigrid_rl.config.compose import changed, compose, load_scenario
+from multigrid_rl.config.compose import changed, check_of_games, compose, load_scenario
 from multigrid_rl.config.overrides import SHORT, parse
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import env_signature, kind_named, task_of
@@ -187,6 +187,7 @@ def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
 
     Raises ``ConfigError``, ``PlayerError``: no such player or run, or an environment that its file may not name.
     """
+    check_of_games(overrides)
     keys = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
     if keys & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))

@@ -164,3 +164,13 @@ def test_full_disk_leaves_no_folder(tmp_path, monkeypatch):
     assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {folder}: No space left on device\n")
     assert "argmax" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("override", ["train.lr=1", "model=gru", "expert=hunter"])
+@pytest.mark.parametrize(
+    "words", ["evaluate hunter scenario=1v1", "video hunter scenario=1v1 -o x.gif", "cup . env_id=CartPole-v1"]
+)
+def test_overrides_of_training_are_refused_where_nobody_is_trained(words, override):
+    key, _, value = override.partition("=")
+    said = complaint(call(*words.split(), override))
+    assert said == f"multigrid-rl: {key}: expected an override of the game, as nobody is trained, got {value}"
