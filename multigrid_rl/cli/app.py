@@ -1,5 +1,6 @@
 """The commands as a whole: verbs by name, their words, and errors in one line with an exit status."""
 
+import math
 import os
 import sys
 import tempfile
@@ -130,6 +131,7 @@ def _guarded(verb: Verb) -> Verb:
     @wraps(verb)
     def guarded(*arguments: Any, **options: Any) -> Any:
         _prepare_output()
+        _check_finite(options)
         try:
             return verb(*arguments, **options)
         except typer.Exit:
@@ -151,6 +153,12 @@ def _guarded(verb: Verb) -> Verb:
             raise _internal_error(error) from error
 
     return cast(Verb, guarded)
+
+
+def _check_finite(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise refused(f"--{name.replace('_', '-')}", "a finite number", value)
 
 
 def _prepare_output() -> None:

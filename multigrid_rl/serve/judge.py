@@ -1,7 +1,4 @@
-"""Games of a course, by the rules of a cup: the check of a submission, its pairings, its grade.
-
-``multigrid-rl inspect`` at home and the server run the same :meth:`Judge.check`, with the same games.
-"""
+"""Games of a course: the check of a submission, which ``multigrid-rl inspect`` plays too, its pairings, its grade."""
 
 import shlex
 from collections.abc import Iterator, Sequence
