@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import SHORT, assign, check_key, is_text, our_keys_for, parse, written
+from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -41,14 +41,6 @@ def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
     return _validate(RunConfig, {**_compose(values), "experiment": recipe})
-
-
-def check_of_games(overrides: Iterable[str]) -> None:
-    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
-    for key, value in parse(overrides).items():
-        part = SHORT.get(key, key).partition(".")[0]
-        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "checkpoints"}:
-            raise ConfigError(expected(key, "an override of the game, as nobody is trained", written(value)))
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_options_of_a_cup_to_play_are_refused(cup, words):
 
 
 def test_a_limit_that_json_cannot_hold_is_refused_before_a_game(tmp_path):
-    words = "--with random --with idle --step-s inf".split()
+    words = ["--with", "random", "--with", "idle", "--step-s", "inf"]
     said = complaint(call("cup", tmp_path, *words, "-o", tmp_path / "out"))
     assert said == "multigrid-rl: --step-s: expected a finite number, got inf"
     assert not (tmp_path / "out").exists()

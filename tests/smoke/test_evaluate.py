@@ -13,6 +13,7 @@ from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import GameRecord, replay
 from multigrid_rl.evaluation.targets import find_target, player_target
 from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.runs.players import check_of_games
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -167,10 +168,9 @@ def test_full_disk_leaves_no_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("override", ["train.lr=1", "model=gru", "expert=hunter"])
-@pytest.mark.parametrize(
-    "words", ["evaluate hunter scenario=1v1", "video hunter scenario=1v1 -o x.gif", "cup . env_id=CartPole-v1"]
-)
+@pytest.mark.parametrize("words", ["evaluate hunter", "video hunter -o x.gif", "cup . env_id=CartPole-v1"])
 def test_overrides_of_training_are_refused_where_nobody_is_trained(words, override):
     key, _, value = override.partition("=")
     said = complaint(call(*words.split(), override))
     assert said == f"multigrid-rl: {key}: expected an override of the game, as nobody is trained, got {value}"
+    check_of_games(["scenario=2v2", "scheme=ctce", "shared=true"])  # who acts together, which is recorded
