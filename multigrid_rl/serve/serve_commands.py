@@ -122,6 +122,7 @@ def serve(
 
 
 def inspect(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A bundle or an agent, as a folder or a zip file (docs/agents.md).")],
     scenario: Annotated[
         str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
@@ -131,6 +132,8 @@ def inspect(
     trusted: Trusted = False,
 ) -> None:
     """Show what a bundle or an agent is, and let it play as a class server does to check it; the last line says ok."""
+    if course is not None:
+        refuse_unread(context, "--course, which says it", ("folder", "course", "trusted"))
     from multigrid_rl.serve.judge import inspection_lines
 
     one_thread()

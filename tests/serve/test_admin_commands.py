@@ -244,6 +244,12 @@ def test_options_that_an_action_does_not_read_are_refused(course, words):
     )
 
 
+def test_inspect_refuses_a_rookie_beside_a_course(course):
+    agent = data_root() / "checkpoints" / "blue-adept"
+    said = complaint(call("inspect", agent, "--course", course, "--rookie", "hunter"))
+    assert "--rookie: expected nothing with --course, which says it, got hunter" in said
+
+
 def test_a_final_plays_the_anchor_of_the_ladder(course, tmp_path, monkeypatch):
     shutil.copytree(data_root() / "checkpoints" / "blue-adept", course.parent / "blue-rookie")
     seen = []
