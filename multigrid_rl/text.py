@@ -123,10 +123,9 @@ _WANTED = {
 
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
     """Return the first validation error as ``key: expected what``, below ``place``; ``quoting`` adds the value."""
-    errors = error.errors()
-    first = errors[0]
+    first, *others = error.errors()
     if first["loc"] and first["loc"][-1] == "str":  # a name or a mapping: pydantic names what each should be
-        first = {**max(errors[:2], key=lambda each: len(each["loc"]))}
+        first = {**max([first, *others[:1]], key=lambda each: len(each["loc"]))}
         first["loc"] = tuple(part for part in first["loc"] if not re.match(r"str$|dict\[", str(part)))
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
     message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")

@@ -1,11 +1,12 @@
 """The commands as a whole: verbs by name, their words, and errors in one line with an exit status."""
 
+import math
 import os
 import sys
 import tempfile
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
@@ -96,9 +97,9 @@ def rewrite_words(params: Sequence[Any], words: Sequence[str]) -> list[str]:
     """Return a verb's words with ``scenario=x`` for ``--scenario x`` or the reverse, whichever its ``params`` take."""
     names, options = {part.name for part in params}, {name for part in params for name in part.opts}
     valued = {name for part in params if not getattr(part, "is_flag", False) for name in part.opts}
-    rewritten, appended, rest = list[str](), list[str](), iter(words)
-    for hydra_word in rest:
-        word = hydra_word.lstrip("+") if "=" in hydra_word else hydra_word  # +key=value
+    rewritten, appended = list[str](), list[str]()
+    rest = iter([word.lstrip("+") if "=" in word else word for word in words])  # Hydra's +key=value
+    for word in rest:
         key, sign, value = word.removeprefix("--").partition("=")
         option, is_option = f"--{key}", word.startswith("--")
         accepted = {option, key, "overrides"} & {*options, *names}
@@ -131,6 +132,7 @@ def _guarded(verb: Verb) -> Verb:
     @wraps(verb)
     def guarded(*arguments: Any, **options: Any) -> Any:
         _prepare_output()
+        _check_finite(options)
         try:
             return verb(*arguments, **options)
         except typer.Exit:
@@ -152,6 +154,12 @@ def _guarded(verb: Verb) -> Verb:
             raise _internal_error(error) from error
 
     return cast(Verb, guarded)
+
+
+def _check_finite(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise refused(f"--{name.replace('_', '-')}", "a finite number", value)
 
 
 def _prepare_output() -> None:
@@ -201,3 +209,11 @@ def fail(message: object) -> typer.Exit:
 def refused(key: object, wanted: str, got: object) -> typer.Exit:
     """Print the error of an option or argument; raise the result to leave with status 2."""
     return fail(expected(key, wanted, got))
+
+
+def refuse_unread(context: typer.Context, what: str, read: Collection[str]) -> None:
+    """Refuse an option of the command line that ``what`` does not read."""
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        if option.name not in read and source is not None and source.name == "COMMANDLINE":
+            raise refused(option.opts[0], f"nothing with {what}", context.params[str(option.name)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import suppress
 from datetime import datetime
@@ -52,7 +51,7 @@ def train(
         trackers = [word for word in words if word.startswith("tracking=") and word != "tracking=null"]
         words.append(f"{trackers[-1]},web" if trackers else "tracking=web")
     if until is not None:
-        if not math.isfinite(until) or until != int(until):
+        if until != int(until):
             raise refused("--until", "a whole number of environment steps", until)
         words.append(f"train.until={int(until)}")
     if seed_words or (resume is not None and (resume / "seeds.json").exists()):

@@ -63,10 +63,7 @@ def folder_kind(folder: Path) -> Kind:
 
 
 def bundle_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of a bundle's players by seat; a single player has the key ``""``.
-
-    Raises :class:`PlayerError`: no bundle.
-    """
+    """Return the folders of a bundle's players by seat, of a single one by ``""``. Raises ``PlayerError``."""
     kind = folder_kind(folder)
     if kind == "agent":
         raise PlayerError(expected(folder, "a bundle", "an agent"))

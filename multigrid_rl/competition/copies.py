@@ -170,10 +170,7 @@ def _has_learned(choices: NDArray[np.int8]) -> bool:
 
 
 class Originals:
-    """Players for comparison with submissions: of a catalogue, the example agents, and earlier submissions.
-
-    ``earlier``: folders of submissions by name; unplayable ones are left out.
-    """
+    """Players to compare with: of a catalogue, the example agents, and playable ``earlier`` submissions, by name."""
 
     #: Whether agents are compared by a probe, for which they play.
     probes_agents = True

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.app import refuse_unread, refused
 from multigrid_rl.cli.output import exit_on_signals, one_thread
 from multigrid_rl.competition.folders import Scratch
 from multigrid_rl.files import data_root
@@ -33,6 +33,7 @@ Trusted = Annotated[
 
 
 def cup(
+    context: typer.Context,
     folders: Annotated[list[str], typer.Argument(metavar="[verify] FOLDER [OVERRIDES]", help=FOLDER)],
     scenario: Annotated[str | None, typer.Option(help="What is played; 1v1, or the run's own, by default.")] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
@@ -66,9 +67,11 @@ def cup(
 
     one_thread()
     if len(folders) == 2 and folders[0] == "verify":
+        refuse_unread(context, "verify", ("folders", "trusted", "every"))
         with trusting_agents(trusted):
             cup_on_screen.verify(Path(folders[1]), None if every else REPLAYED)
         return
+    refuse_unread(context, "a cup to play", context.params.keys() - {"every"})
     with exit_on_signals("the same command resumes the cup"), trusting_agents(trusted):
         folder, overrides = _split_arguments(folders)
         played, spec, overrides = cup_on_screen.game(folder, scenario, overrides)

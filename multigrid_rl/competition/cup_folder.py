@@ -101,10 +101,7 @@ def scenario_and_game(name: str, overrides: Sequence[str] = ()) -> tuple[Scenari
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest of the cup in ``folder``; ``None`` before its start.
-
-    Raises ``PlayerError``: the folder has other content, or a damaged file.
-    """
+    """Read the manifest of a cup; ``None`` before its start. Raises ``PlayerError``: other content, a damaged file."""
     path = folder / MANIFEST_FILE
     try:
         if path.exists():
@@ -238,10 +235,7 @@ def begin_mark(path: Path) -> Iterator[None]:
 
 
 def suspects(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
-    """Return the suspected agents of each pairing in which the cup was killed since this machine started.
-
-    Of two agents the one with more such pairings; both in a tie.
-    """
+    """Return the suspected agents of each pairing in which the cup was killed since this machine started."""
     marks = {
         path.stem for path in next(iter(pairs), Path()).parent.glob("*.began") if path.read_bytes() == _this_boot()
     }

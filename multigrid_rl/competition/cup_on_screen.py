@@ -47,6 +47,7 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
 from multigrid_rl.files import json_text
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.runs.players import check_of_games
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, reason
@@ -54,8 +55,6 @@ from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
 
-#: Beginnings of a scenario's keys that decide which game is played.
-_GAME = ("game", "env_", "symmetric", "outcome", "teams")
 #: Printed where agents are trusted.
 UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 
@@ -63,10 +62,7 @@ UNCONFINED = "agents run without a sandbox: they could read and change what you 
 def play(
     folder: Path, target: Path, played: ScenarioConfig, config: CupConfig, extra: list[str], *, allow_copies: bool
 ) -> None:
-    """Play or resume the cup of the entries in ``folder`` and of ``extra`` players, in the folder ``target``.
-
-    A seed below 0 means the seed of the cup there, or a fresh one.
-    """
+    """Play or resume a cup; a seed below 0 means the seed of the cup in ``target``, or a fresh one."""
     check_not_bound(folder, target)
     if (manifest := read_manifest(target)) is not None:  # a resumed cup keeps its key, and its seed unless one is given
         config = replace(config, agents_key=manifest.agents_key)
@@ -88,24 +84,22 @@ def play(
 
 def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[ScenarioConfig, Seats, list[str]]:
     """Return scenario, game, and the overrides for both; by default of the run ``folder``, or 1v1."""
+    check_of_games(overrides)
     if scenario is None and not overrides:
         scenario = "1v1"
         if (folder / "config.yaml").is_file():
             own = run_config(folder).scenario
-            scenario = own.name
-            usual = dict(leaves(load_scenario(scenario).model_dump(mode="json")))
-            values = [item for item in leaves(own.model_dump(mode="json")) if item[0].startswith(_GAME)]
-            overrides = [f"scenario.{key}={written(value)}" for key, value in values if usual.get(key) != value]
+            scenario, usual = own.name, dict(leaves(load_scenario(own.name).model_dump(mode="json")))
+            changed = {key: value for key, value in leaves(own.model_dump(mode="json")) if usual.get(key) != value}
+            of_game = [key for key in changed if key.startswith(("game", "env_", "symmetric", "outcome", "teams"))]
+            overrides = [f"scenario.{key}={written(changed[key])}" for key in of_game]
     if scenario is not None and (overrides or scenario.endswith(FILES)):
         overrides = [f"scenario={scenario}", *overrides]
     return *scenario_and_game(str(scenario), overrides), overrides
 
 
 def verify(folder: Path, most: int | None) -> None:
-    """Compare a cup's tables and page with its pairings, and replay ``most`` or all; status 1: differences.
-
-    Raises ``PlayerError``, ``ConfigError``: no cup, an unfinished or a damaged one.
-    """
+    """Compare a cup's tables and page with its pairings, and replay ``most`` or all; status 1: differences."""
     config, entries = existing_cup(folder)
     check_agents(entries)
     stored = read_results(folder / RESULTS_FILE)
@@ -120,7 +114,7 @@ def verify(folder: Path, most: int | None) -> None:
         screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
         try:
-            wrong_files = forged_files(folder, _write_files(recomputed, pairings, Path(fresh)), entries, config)
+            wrong_files = forged_files(folder, write_files(recomputed, pairings, Path(fresh)), entries, config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(fresh, str(folder))) from error
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
@@ -155,7 +149,7 @@ def verify(folder: Path, most: int | None) -> None:
         raise typer.Exit(1)
 
 
-def _write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+def write_files(results: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
     """Write the tables of a cup, and its page where that add-on is installed."""
     files = write_results(results, pairings, folder)
     return [*files, find(PAGES, "cup")(folder)] if has(PAGES, "cup") else files
@@ -195,7 +189,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
 
     played = play_cup(entries, config, folder, show)
     outcome = tabulate(entries, played, config, versions())
-    files = _write_files(outcome, played, folder)
+    files = write_files(outcome, played, folder)
     screen.print(f"winner: {', '.join(row.name for row in outcome.table if row.rank == 1) or 'none'}")
     screen.print(_standings_table(outcome) if outcome.rated else _returns_table(outcome))
     for result in outcome.entries:

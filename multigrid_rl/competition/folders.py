@@ -36,10 +36,7 @@ class FolderPart(NamedTuple):
 
 
 def folder_sha256(folder: Path) -> str:
-    """Return a hash over the relative path, kind and content of everything in ``folder``.
-
-    Raises ``PlayerError``: as :func:`read_parts`.
-    """
+    """Return a hash over the relative path, kind and content of all in ``folder``. Raises as :func:`read_parts`."""
     return sha256_of_parts(read_parts(folder))
 
 

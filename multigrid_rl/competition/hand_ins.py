@@ -75,11 +75,7 @@ def hand_in(path: Path, scratch: Path) -> Submission:
 
 
 def entry_name(name: str) -> str:
-    """Return the displayed name of a folder: the same, in any alphabet, where that is safe.
-
-    Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
-    :func:`filed_name`.
-    """
+    """Return the displayed name of a folder: the same, in any alphabet, or its :func:`filed_name` if unsafe."""
     safe = name.isprintable() and name == name.strip() and len(name) <= 64 and name[:1] not in "=+-@"
     return name if safe else filed_name(name)
 

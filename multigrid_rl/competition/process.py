@@ -44,10 +44,7 @@ MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
 
 
 class ProcessError(RuntimeError):
-    """The process failed or answered wrongly; the message is one line.
-
-    ``words``: the end of the message, which the process wrote and which may be anything.
-    """
+    """The process failed or answered wrongly, in one line; ``words``: the end of it, which the process wrote."""
 
     def __init__(self, message: str = "", words: str = "") -> None:
         super().__init__(message + words)

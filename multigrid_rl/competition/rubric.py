@@ -53,7 +53,8 @@ def measure(
     for team, table in tables:
         samples = samples_of(table, place_of(spec).who(spec), (*spec.seats_of(team), team))
         sides.append([sample.values for name, sample in samples.items() if fnmatchcase(name, metric)])
-    intervals = [Interval(*interval_of(np.concatenate(values))) for values in zip(*sides, strict=True)]
+    rows = ([side[k % len(side)] for side in sides] for k in range(max(map(len, sides))))  # a smaller side's repeat
+    intervals = [Interval(*interval_of(np.concatenate(values))) for values in rows]
     return [Interval(each.value, -math.inf, math.inf) if math.isnan(each.low) else each for each in intervals]
 
 

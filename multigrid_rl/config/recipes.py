@@ -122,7 +122,7 @@ def check_choice(key: str, value: str) -> None:
 
 def _scenario_recipe(settings: dict[str, Any]) -> str:
     """Return the recipe for these settings that a scenario, or the scenario named like its package, names."""
-    kinds = [*builds_on(settings.get("train", "ppo")), settings.get("scheme"), "default"]
+    kinds = [*builds_on(settings.get("train", "ppo")), str(settings.get("scheme")), "default"]
     for candidate in _matching_scenarios(settings.get("scenario", "1v1")):
         named = settings.get("scenario.recipe", scenario_values(candidate).get("recipe"))
         named = named if isinstance(named, dict) else {"default": named}

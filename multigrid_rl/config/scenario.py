@@ -39,9 +39,9 @@ class Part(Strict):
                 raise ValueError(unknown(shown(str(name)), shown(str(name)), cls.model_fields, "one of the keys {}"))
             if isinstance(value, dict):
                 _no_flag_inside(name, value)
-            annotation = cls.model_fields[name].annotation
-            if isinstance(value, bool) and annotation in (int, float):
-                raise ValueError(expected(name, "a whole number" if annotation is int else "a number", value))
+            kinds = re.findall(r"\b(?:int|float|bool)\b", str(cls.model_fields[name].annotation))  # also of int | None
+            if isinstance(value, bool) and kinds and "bool" not in kinds:
+                raise ValueError(expected(name, "a number" if "float" in kinds else "a whole number", value))
         return values
 
 

@@ -187,7 +187,7 @@ def check_of_games(overrides: Sequence[str]) -> None:
     for key, value in parse(overrides).items():
         part = SHORT.get(key, key).partition(".")[0]
         if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
-            raise ConfigError(expected(key, "an override of the game, as nobody is trained", written(value)))
+            raise ConfigError(expected(key, "an override of the game, as nothing is trained", written(value)))
 
 
 def config_of(source: str, overrides: Sequence[str]) -> RunConfig:

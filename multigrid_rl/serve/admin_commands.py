@@ -18,7 +18,8 @@ import typer
 from sqlalchemy import func, insert, select, text
 
 from multigrid_rl.competition.cup import play_cup
-from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions, write_results
+from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions
+from multigrid_rl.competition.cup_on_screen import write_files
 from multigrid_rl.competition.entries import find_entries
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.competition.standings import tabulate
@@ -30,7 +31,6 @@ from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, player_name
 from multigrid_rl.serve.rating import compute_ratings
 from multigrid_rl.serve.supervisor import ServedFolder, link_holders, open_prepared
-from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected
 
 #: Pairings that ``serve verify`` replays by default.
@@ -215,9 +215,10 @@ def final(context: AdminContext) -> dict[str, Any]:
         for row in queue.ladder():
             if row.plays:
                 shutil.copytree(queue.entry_folder(row.hand_in.id), Path(entries) / row.title, symlinks=True)
-        names = [name for name in place.course.anchors if not (place.course_folder / name).is_dir()]
-        for name in set(place.course.anchors) - set(names):
-            shutil.copytree(place.course_folder / name, Path(entries) / name)
+        known, folders = Catalogue().entries, {name: place.course_folder / name for name in place.course.anchors}
+        names = [name for name, path in folders.items() if name in known or not path.is_dir()]
+        for name in folders.keys() - set(names):
+            shutil.copytree(folders[name], Path(entries) / name)
         # Seeds that no ladder game had, or those of a cup to resume.
         manifest = read_manifest(folder)
         seed, key = (manifest.seed, manifest.agents_key) if manifest else (secrets.randbits(63), secrets.token_hex(16))
@@ -230,9 +231,7 @@ def final(context: AdminContext) -> dict[str, Any]:
         with exclusive_lock(folder):
             played = play_cup(found, config, folder, lambda *_: None)
             outcome = tabulate(found, played, config, versions())
-            write_results(outcome, played, folder)
-            if has(PAGES, "cup"):
-                find(PAGES, "cup")(folder)
+            write_files(outcome, played, folder)
     return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -12,26 +12,27 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
 
-from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.scenario import Part
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, first_error, printable, unknown
 
 DAY_S = 86_400.0
+_FIRST = datetime(1970, 1, 2, tzinfo=timezone.utc)
 ROLES = ("student", "instructor")
 MOST_WORKERS = 64
 
 
-class Deadline(Strict):
+class Deadline(Part):
     """A date until which a submission is on time."""
 
     name: str = Field(min_length=1, max_length=60)
     #: With its offset from UTC: ``2026-12-01T23:59:00+01:00``.
-    at: AwareDatetime
+    at: AwareDatetime = Field(ge=_FIRST, lt=_FIRST.replace(year=9000))
     #: Hours in which a submission still is on time.
-    grace_h: float = Field(default=0.0, ge=0)
+    grace_h: float = Field(default=0.0, ge=0, le=87_600)
 
 
-class Extension(Strict):
+class Extension(Part):
     """More days for a student, or each member of a team."""
 
     of: str = Field(min_length=1)  # an id of the roster, or a name of ``teams``
@@ -39,7 +40,7 @@ class Extension(Strict):
     days: float = Field(gt=0, le=3650)
 
 
-class HandInQuota(Strict):
+class HandInQuota(Part):
     """How many submissions a student has. A fault of the server costs none."""
 
     hand_ins: int = Field(default=20, ge=1)
@@ -47,7 +48,7 @@ class HandInQuota(Strict):
     megabytes: float = Field(default=50.0, gt=0, le=50)
 
 
-class Public(Strict):
+class Public(Part):
     """The parts of the ladder and games that students see of each other."""
 
     top: int = Field(default=3, ge=0)  # rows of the ladder that everybody sees
@@ -57,7 +58,7 @@ class Public(Strict):
     replays: bool = True  # games of others
 
 
-class CourseLimits(Strict):
+class CourseLimits(Part):
     """Limits of a program in one pairing; bundles are networks, and need none."""
 
     start_s: float = Field(default=10.0, gt=0)
@@ -68,7 +69,7 @@ class CourseLimits(Strict):
     all_s: float = Field(default=300.0, gt=0)
 
 
-class Course(Strict):
+class Course(Part):
     """All of ``course.yaml``."""
 
     title: str = Field(default="Class ladder", max_length=120)

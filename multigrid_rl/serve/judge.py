@@ -1,7 +1,4 @@
-"""Games of a course, by the rules of a cup: the check of a submission, its pairings, its grade.
-
-``multigrid-rl inspect`` at home and the server run the same :meth:`Judge.check`, with the same games.
-"""
+"""Games of a course: the check of a submission, which ``multigrid-rl inspect`` plays too, its pairings, its grade."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -57,10 +54,9 @@ class CheckResult:
 
 
 class Judge:
-    """Plays for a course.
+    """Plays for a course; only checks do without ``home``, the server's files, and the store's ``secrets``.
 
-    Anchors and the rubric lie in ``course_folder``, the server's files in ``home``. Checks need neither ``home`` nor
-    the store's ``secrets``. Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
+    Raises ``ConfigError``, ``PlayerError``: an unknown scenario or anchor.
     """
 
     #: Seconds beyond the usual ones that a job may wait for it.
@@ -114,7 +110,9 @@ class Judge:
         return self.home / "entries" / name
 
     def warm(self) -> None:
-        """Load kernels, and the players that submissions are compared with."""
+        """Load kernels, and the players that submissions are compared with. Raises ``ConfigError``: a bad rubric."""
+        if self.course.rubric is not None:
+            read_rubric(self.course_folder / self.course.rubric)
         for entry in self.anchors.values():
             self.check(entry)
         self.originals  # noqa: B018
@@ -250,11 +248,7 @@ class Judge:
 
 
 def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path | None) -> Iterator[str]:
-    """Yield lines about a folder or zip file to be handed in, as its checks pass; the last one says "ok".
-
-    A bundle plays the scenario that it was trained in by default, an agent 1v1. ``course`` is a file that gives
-    scenario, ``rookie`` and a program's limits. Raises ``PlayerError``, ``ConfigError``: what is wrong, in one line.
-    """
+    """Yield lines about what is to be handed in, the last one "ok". Raises ``PlayerError``, ``ConfigError``."""
     if not path.exists():
         check_not_class("folder", str(path))
         raise PlayerError(expected(path, "a folder or a zip file", "nothing there"))

@@ -17,6 +17,7 @@ from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setti
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.rating import PairingResult, Ratings
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:  # they import torch, which the pages do without
@@ -342,10 +343,12 @@ class Queue(People):
         return found | {"pairings": float(games or 0), "faults": float(faults or 0)}
 
     def redo(self, kind: str, ids: Sequence[int] = (), by: int = 0) -> int:
-        """Do ``grade`` or ``copies`` for rated submissions again, or ``check``, free of quota, for refused ones.
+        """Do ``grade`` or ``copies`` again for rated submissions of ``ids`` or all, or ``check`` for refused ones.
 
-        Returns how many: those of ``ids``, or all; ``by`` is the instructor.
+        Returns how many; ``by`` is the instructor. Raises ``ConfigError``: there is no rubric.
         """
+        if kind == "grade" and self.course.rubric is None:
+            raise ConfigError(expected("rubric", "a file", "none"))
         state = "refused" if kind == "check" else "rated"
         with self.writing() as session:
             query = select(HandIn).where(HandIn.state == state, HandIn.person_id.is_not(None))

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.app import refuse_unread, refused
 from multigrid_rl.cli.output import exit_on_signals, one_thread
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.competition.folders import read_parts
@@ -63,6 +63,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def serve(
+    context: typer.Context,
     words: Annotated[list[str], typer.Argument(metavar=_WORDS, help=_HELP)],
     home: Annotated[Path | None, typer.Option(help="Folder of files; beside the course by default.")] = None,
     database: Annotated[
@@ -95,6 +96,10 @@ def serve(
         raise refused("COURSE", "a file such as course.yaml", "none")
     if len(rest) > {"restore": 2, "purge": 2, "export": 3}.get(action, 1):
         raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
+    reads: dict[str, tuple[str, ...]] = dict.fromkeys(("backup", "export", "final"), ("output",))
+    reads |= {"start": ("host", "port", "url", "behind_proxy", "workers"), "links": ("port", "url")}
+    reads |= {"verify": ("every",)}
+    refuse_unread(context, action, ("words", "home", "database", "trusted", *reads.get(action, ())))
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
         if action == "start":
@@ -105,10 +110,9 @@ def serve(
 
         one_thread()
         with exit_on_signals(), admin_commands.open_course(place, empty=action == "restore") as queue:
-            context = admin_commands.AdminContext(
-                place, queue, output, rest[1:], every, url or f"http://localhost:{port}"
-            )
-            result = admin_commands.ADMIN_COMMANDS[action](context)
+            address = url or f"http://localhost:{port}"
+            request = admin_commands.AdminContext(place, queue, output, rest[1:], every, address)
+            result = admin_commands.ADMIN_COMMANDS[action](request)
     if isinstance(result, str):
         typer.echo(result, nl=False)
         return
@@ -118,6 +122,7 @@ def serve(
 
 
 def inspect(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A bundle or an agent, as a folder or a zip file (docs/agents.md).")],
     scenario: Annotated[
         str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
@@ -127,6 +132,8 @@ def inspect(
     trusted: Trusted = False,
 ) -> None:
     """Show what a bundle or an agent is, and let it play as a class server does to check it; the last line says ok."""
+    if course is not None:
+        refuse_unread(context, "--course, which says it", ("folder", "course", "trusted"))
     from multigrid_rl.serve.judge import inspection_lines
 
     one_thread()

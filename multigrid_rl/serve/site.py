@@ -349,10 +349,7 @@ def application(site: Site, pages: list[Page]) -> Any:
 
 
 def server_of(app: Any, *, behind_proxy: bool = False) -> Any:
-    """Return a server of an :func:`application`; its ``run(sockets=[...])`` serves until SIGTERM.
-
-    ``behind_proxy``: a proxy on this machine gives the client's address.
-    """
+    """Return a server of an :func:`application`; ``behind_proxy``: a proxy here gives the client's address."""
     http = patient_protocol(limit=None if behind_proxy else MAX_CONNECTIONS)  # all connections are a proxy's
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", http=http, limit_concurrency=1000,

@@ -1,7 +1,4 @@
-"""Data of a class server: people, submissions, jobs, games, ratings. Every change is one transaction.
-
-Pages and workers share nothing else. :class:`multigrid_rl.serve.queue.Queue`, a subclass, has the methods of workers.
-"""
+"""Data of a class server: people, submissions, jobs, games, ratings. Every change is one transaction."""
 
 import json
 import os

@@ -55,10 +55,7 @@ class ServedFolder(NamedTuple):
 
 
 def place_of(path: Path, home: Path | None = None, database: str | None = None) -> ServedFolder:
-    """Return the course in a file, by default with a folder of its name beside it, and SQLite there.
-
-    Raises ``ConfigError``: the file cannot be used, or the folder cannot be made.
-    """
+    """Return the course in a file, by default with a folder of its name and SQLite there. Raises ``ConfigError``."""
     course = read_course(path)
     home = (home or path.with_suffix(".files")).resolve()
     try:
@@ -303,11 +300,10 @@ def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
 
 
 def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
-    """Answer browsers and play, until SIGTERM or Ctrl-C.
+    """Answer browsers ``at`` a host and port, and play, until SIGTERM or Ctrl-C.
 
-    It listens ``at`` a host and port, and browsers reach it by ``url``; ``behind_proxy``: a proxy on this machine gives
-    the client's address. ``workers`` is their number, by default the course's, or the address of a Ray cluster on which
-    that many play. Raises ``ConfigError``, ``PlayerError``: the course or one of these is invalid.
+    ``workers`` is their number, by default the course's, or the address of a Ray cluster on which that many play.
+    Raises ``ConfigError``, ``PlayerError``: the course or one of these is invalid.
     """
     number, cluster = _players(workers, place.course.workers)
     with exclusive_lock(place.home):

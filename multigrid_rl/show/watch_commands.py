@@ -83,9 +83,7 @@ def video(
     fps: Annotated[
         float | None, typer.Option(help="Steps a second; 4 by default, of Gymnasium as the environment says.")
     ] = None,
-    tile: Annotated[
-        int | None, typer.Option(min=16, max=96, help="Pixels of a cell, of red/blue doors alone; 32 by default.")
-    ] = None,
+    tile: Annotated[int | None, typer.Option(min=16, max=96, help="Pixels of a board's cell; 32 by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of games played now.")] = 0,

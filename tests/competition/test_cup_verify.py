@@ -54,6 +54,20 @@ def test_cup_folder_suffices(cup):
     assert {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("words", ["--games 3", "--with hunter", "--seed 1"])
+def test_options_of_a_cup_to_play_are_refused(cup, words):
+    option = words.split()[0]
+    assert f"{option}: expected nothing with verify, got" in complaint(call("cup", "verify", cup, *words.split()))
+    assert "--all: expected nothing with a cup to play" in complaint(call("cup", cup, "--all"))
+
+
+def test_a_limit_that_json_cannot_hold_is_refused_before_a_game(tmp_path):
+    words = ["--with", "random", "--with", "idle", "--step-s", "inf"]
+    said = complaint(call("cup", tmp_path, *words, "-o", tmp_path / "out"))
+    assert said == "multigrid-rl: --step-s: expected a finite number, got inf"
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["results.json", "standings.csv", "games.csv", "report.html"])
 def test_swapped_names_are_found(cup, name):
     text = (cup / name).read_text(encoding="utf-8")

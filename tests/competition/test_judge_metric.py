@@ -8,11 +8,13 @@ import yaml
 
 from commands import works
 from multigrid_rl import tables
+from multigrid_rl.competition.cup_folder import scenario_and_game
+from multigrid_rl.competition.rubric import measure
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.metrics import episode_metrics, glossary
-from multigrid_rl.players.catalogue import BUILT_IN
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.runs.reports import gates_of
 
@@ -67,3 +69,14 @@ def test_grade_checks_it(quick):
     done = works("grade", data_root() / "checkpoints" / "blue-master", "--rubric", rubric)
     (row,) = json.loads(done.output.splitlines()[-1])["exams"][0]["checks"]
     assert row["interval"][0] < row["value"] < row["interval"][1]
+
+
+def test_sides_of_three_and_one_seats_are_measured_together():
+    pytest.importorskip("mpe2", reason="the extra pettingzoo is not installed")
+    spec, sides = scenario_and_game("simple-tag")[1], ("adversaries", "prey")
+    players = {seat: Catalogue().seat("random", spec, seat).player for seat in spec.seats}
+    played = [(side, play_games(spec, players, 5, seed=k).full_table()) for k, side in enumerate(sides)]
+    hunters, prey = (table.returns.tolist() for _, table in played)
+    wanted = [float(np.mean([row[k] for row in hunters] + [row[3] for row in prey])) for k in range(3)]
+    found = measure("return_mean/*", spec, played, [])
+    assert [row.value for row in found] == pytest.approx(wanted)

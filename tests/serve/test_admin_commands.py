@@ -217,12 +217,47 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
         ("anchors: [nobody]\n", None),
         ("games: 1\n", "games: expected"),
         ("deadlines: [{name: a, at: 2026-12-01T23:59:00}]\n", "deadlines.0.at"),
+        ("deadlines: [{name: a, at: 9999-12-31T23:59:00Z}]\n", "deadlines.0.at"),
+        ("deadlines: [{name: a, at: 2026-12-01T23:59:00Z, grace_h: true}]\n", "grace_h: expected a number, got True"),
         ("rookie: hunter\nanchors: [random]\n", "rookie: expected random, got hunter"),
     ):
         course.write_text(text)
         (tmp_path / "roster.csv").write_text("id,name\ns1,Ada\n")
         said = complaint(call("serve", "verify", course))
         assert message is None or message in said
+
+
+def test_a_rubric_that_cannot_be_read_is_known_before_anybody_hands_in(course):
+    (course.parent / "rubric.yaml").write_text(RUBRIC.replace("win/*", "wins/*"))
+    place = place_of(course)
+    with pytest.raises(ConfigError, match=r"rubric\.yaml: .*metric.*wins/\*"):
+        Judge(place.course, place.course_folder, place.home, None).warm()
+    course.write_text(COURSE.replace("rubric: rubric.yaml\n", ""))
+    assert "rubric: expected a file, got none" in complaint(call("serve", "regrade", course))
+
+
+@pytest.mark.parametrize("words", ["verify -o x", "freeze --all", "backup --workers 2", "start --all"])
+def test_options_that_an_action_does_not_read_are_refused(course, words):
+    action, option, *value = words.split()
+    assert f"{option.replace('-o', '--output')}: expected nothing with {action}, got" in complaint(
+        call("serve", action, course, option, *value)
+    )
+
+
+def test_inspect_refuses_a_rookie_beside_a_course(course):
+    agent = data_root() / "checkpoints" / "blue-adept"
+    said = complaint(call("inspect", agent, "--course", course, "--rookie", "hunter"))
+    assert "--rookie: expected nothing with --course, which says it, got hunter" in said
+
+
+def test_a_final_plays_the_anchor_of_the_ladder(course, tmp_path, monkeypatch):
+    shutil.copytree(data_root() / "checkpoints" / "blue-adept", course.parent / "blue-rookie")
+    seen = []
+    monkeypatch.setattr(admin_commands, "play_cup", lambda entries, *rest: seen.extend(entries) or sys.exit(9))
+    call("serve", "final", course, "-o", tmp_path / "final")
+    place = place_of(course)
+    anchor = Judge(place.course, place.course_folder, place.home, None).anchors["blue-rookie"]
+    assert [entry.sha256 for entry in seen if entry.name == "blue-rookie"] == [anchor.sha256]
 
 
 def test_backups_hold_no_links_no_hidden_folders_and_no_backups(course, tmp_path):

@@ -13,6 +13,7 @@ from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import GameRecord, replay
 from multigrid_rl.evaluation.targets import find_target, player_target
 from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.runs.players import check_of_games
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -115,7 +116,7 @@ def test_one_team_games(tmp_path):
         (["random", "scenario=coop", "--opponent", "idle"], "expected a scenario with two teams"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
         (["random", "scenario.seats.blue_0=learn"], "expected one team to judge"),
-        (["random", "train.lr=3"], "train.lr: expected an override of the game, as nobody is trained, got 3"),
+        (["random", "train.lr=3"], "train.lr: expected an override of the game, as nothing is trained, got 3"),
         (["random", "--checkpoint", "step_1"], "--checkpoint: expected nothing for random"),
         (["random", "--episodes", "1"], "at least 2, one for each side"),
         (["random", "scenario=2v2", "model=gru"], "model: expected an override of the game"),
@@ -166,3 +167,12 @@ def test_full_disk_leaves_no_folder(tmp_path, monkeypatch):
     assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {folder}: No space left on device\n")
     assert "argmax" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("override", ["train.lr=1", "model=gru", "expert=hunter"])
+@pytest.mark.parametrize("words", ["evaluate hunter", "video hunter -o x.gif", "cup . env_id=CartPole-v1"])
+def test_overrides_of_training_are_refused_where_nobody_is_trained(words, override):
+    key, _, value = override.partition("=")
+    said = complaint(call(*words.split(), override))
+    assert said == f"multigrid-rl: {key}: expected an override of the game, as nothing is trained, got {value}"
+    check_of_games(["scenario=2v2", "scheme=ctce", "shared=true"])  # who acts together, which is recorded
