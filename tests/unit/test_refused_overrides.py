@@ -114,6 +114,6 @@ REFUSED = [
 
 @pytest.mark.parametrize("row", REFUSED, ids=[row[0] for row in REFUSED])
 def test_rejects_override_in_one_line(row, monkeypatch):
-    if "env_runners=2" in row[0]:
+    if "num_envs=255" in row[0]:
         monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 4)
     assert unsaid(*row) == []
