@@ -367,8 +367,8 @@ def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
     facts = [("shaping", f"{train.shaping} ({note})")] if train.shaping else []
     facts += [(name, f"{fact} ({note})") for name, fact in trainer_of(train.trainer).facts(train)]
     for seat, weights in train.bonus.items():
-        bonuses = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
-        facts.append(("bonus", f"{bonuses} for {seat} ({note})"))
+        bonuses = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items() if weight)
+        facts += [("bonus", f"{bonuses} for {seat} ({note})")] * bool(bonuses)
     return facts
 
 

@@ -142,6 +142,7 @@ def test_preflight_and_explain_name_reward_changes(root):
         "train.bonus={red_0: {key_pickup: -0.5, success: 2}}"
     )
     assert f"shaping:  my.rewards:f {ONLY}" in preflight_of("train.shaping=my.rewards:f")
+    assert "bonus: " not in "\n".join(preflight_of("scenario=1v1", "train.bonus.all.key_pickup=0.0"))
     plain = "\n".join(preflight_of("experiment=none"))
     assert "bonus: " not in plain
     assert "shaping: " not in plain
