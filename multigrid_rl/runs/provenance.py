@@ -18,7 +18,7 @@ from multigrid_rl.config.schema import RunConfig, to_yaml
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.files import data_root
 from multigrid_rl.tables import FACTS, find
-from multigrid_rl.text import expected
+from multigrid_rl.text import NAME, expected
 from multigrid_rl.trust import CODE
 
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
@@ -67,7 +67,7 @@ def git_commit() -> str | None:
 def circumstances() -> dict[str, Any]:
     """Return command, time, commit, versions and machine of this process."""
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name.replace("__main__.py", NAME), *sys.argv[1:]]),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": git_commit(),
         "versions": versions(),

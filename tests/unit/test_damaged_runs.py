@@ -6,6 +6,7 @@ import time
 import pytest
 
 from commands import call, complaint, has_verb
+from multigrid_rl.runs.provenance import circumstances
 from run_folders import write_run
 
 BOMB = "a: &a [1, 1]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)).replace("*a0", "*a")
@@ -137,3 +138,8 @@ def test_rejects_damaged_names_of_latest_checkpoint(whole, tmp_path, name):
     assert len(message) < 700
     # The page of such a run tells why there are no games, and the rest.
     assert not has_verb("report") or call("report", run, "-o", tmp_path / "page.html").exit_code == 0
+
+
+def test_recorded_command_can_be_typed_again(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/home/ada/multigrid_rl/__main__.py", "train", "scenario=1v1"])
+    assert circumstances()["command"] == "multigrid-rl train scenario=1v1"
