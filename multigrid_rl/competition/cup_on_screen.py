@@ -86,13 +86,11 @@ def game(folder: Path, scenario: str | None, overrides: list[str]) -> tuple[Scen
     """Return scenario, game, and the overrides for both; by default of the run ``folder``, or 1v1."""
     check_of_games(overrides)
     if scenario is None and not overrides:
-        scenario = "1v1"
-        if (folder / "config.yaml").is_file():
-            own = run_config(folder).scenario
-            scenario, usual = own.name, dict(leaves(load_scenario(own.name).model_dump(mode="json")))
-            changed = {key: value for key, value in leaves(own.model_dump(mode="json")) if usual.get(key) != value}
-            of_game = [key for key in changed if key.startswith(("game", "env_", "symmetric", "outcome", "teams"))]
-            overrides = [f"scenario.{key}={written(changed[key])}" for key in of_game]
+        own = run_config(folder).scenario if (folder / "config.yaml").is_file() else load_scenario("1v1")
+        scenario, usual = own.name, dict(leaves(load_scenario(own.name).model_dump(mode="json")))
+        changed = {key: value for key, value in leaves(own.model_dump(mode="json")) if usual.get(key) != value}
+        of_game = [key for key in changed if key.startswith(("game", "env_", "symmetric", "outcome", "teams"))]
+        overrides = [f"scenario.{key}={written(changed[key])}" for key in of_game]
     if scenario is not None and (overrides or scenario.endswith(FILES)):
         overrides = [f"scenario={scenario}", *overrides]
     return *scenario_and_game(str(scenario), overrides), overrides

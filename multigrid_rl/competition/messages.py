@@ -215,16 +215,11 @@ class SeatsProtocol(DoorsProtocol):
         elif self._width == 1:
             wanted, valid = f"an integer 0 to {most[0]}", type(action) is int and 0 <= action <= most[0]
         else:
-            wanted, valid = f"{self._width} integers from 0 to {most.tolist()}", _are_in_range(action, most.tolist())
+            wanted = f"{self._width} integers from 0 to {most.tolist()}"
+            valid = isinstance(action, list) and len(action) == self._width
+            valid = valid and all(type(n) is int and 0 <= n <= top for n, top in zip(action, most, strict=True))
         own[:] = action if valid else 0
         return None if valid else wanted
-
-
-def _are_in_range(parts: Any, most: list[int]) -> bool:
-    """Return whether ``parts`` are integers from 0 to ``most``, one for each."""
-    if not isinstance(parts, list) or len(parts) != len(most):
-        return False
-    return all(type(part) is int and 0 <= part <= highest for part, highest in zip(parts, most, strict=True))
 
 
 def _to_json(numbers: NDArray[np.float32]) -> list[Any]:

@@ -225,9 +225,7 @@ def match_around(
         choice = overrides.get(seat, selected.opponents.get(seat, DEFAULT))
         single = {choice: 1.0} if isinstance(choice, Hashable) else {}
         mixture: Mapping[Any, float] = choice if isinstance(choice, Mapping) else single
-        if not mixture or not all(
-            isinstance(share, Real) and 0 < float(share) < math.inf for share in mixture.values()
-        ):
+        if not mixture or not all(isinstance(w, Real) and 0 < float(w) < math.inf for w in mixture.values()):
             raise ConfigError(expected(f"players[{seat!r}]", "a player, or players with weights above 0", choice))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()

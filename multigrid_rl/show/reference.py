@@ -6,6 +6,8 @@ value is **held forward**, and the reference counts at each grid point how many 
 begins where all have reported.
 """
 
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,12 @@ class Reference(_FileModel):
     def complete_points(self) -> int:
         """Points of the grid, from its start, at which every seed was still running."""
         return sum(running == len(self.runs) for running in self.running)
+
+    def median_to_held(self, gate: str) -> float | None:
+        """Return median environment steps until ``gate`` was held, "never" as later than all; ``None``: never."""
+        steps = [math.inf if (held := run.steps_to_held.get(gate)) is None else held for run in self.runs]
+        middle = statistics.median(steps)
+        return None if math.isinf(middle) else middle
 
 
 # --- building a reference

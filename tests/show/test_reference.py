@@ -43,6 +43,8 @@ def test_reference_tells_when_gates_were_held(runs, tmp_path):
     reference = reference_of([runs[0], again, runs[2]])
     assert [run.seed for run in reference.runs] == [0, 1, 2]
     assert [run.steps_to_held[ALL_GATES] for run in reference.runs] == [None, 200, 300]
+    assert reference.median_to_held(ALL_GATES) == 300  # "never" is later than all
+    assert reference.median_to_held("return_mean/red_0") is None
     assert set(reference.metrics) == {"episode_len_mean", "return_mean/red_0", "win/red_0"}
 
 
