@@ -89,7 +89,7 @@ def test_default_opponents_are_in_catalogue_and_fit(scenario, catalogue):
 def test_every_frozen_player_is_used_as_opponent():
     files = [*files_of("scenario").values(), *files_of("experiment").values()]
     used = set(re.findall(r"[\w-]+", str([read(path) for path in files])))
-    assert set(OPPONENTS) - {"blue-champion", "2v2-champion"} <= used  # the top of each ladder
+    assert set(OPPONENTS) - {"blue-sentinel", "blue-legend", "2v2-champion"} <= used  # the top of each ladder
 
 
 def test_built_in_strengths_rest_on_enough_games(catalogue):
