@@ -40,7 +40,12 @@ def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    return _validate(RunConfig, {**_compose(values), "experiment": recipe})
+    config = _validate(RunConfig, {**_compose(values), "experiment": recipe})
+    name, unread = config.train.trainer, trainer_of(config.train.trainer).unread
+    for key, value in parse(overrides).items() if unread else ():
+        if key.startswith("train.") and key.split(".")[1] in unread:
+            raise ConfigError(expected(key, f"nothing with train={name}, which does not read it", written(value)))
+    return config
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:

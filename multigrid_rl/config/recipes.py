@@ -69,10 +69,9 @@ def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
     parsed = parse(overrides)
     settings = _canonical_names(parsed)
     network = str(settings.get("model.name", ""))
-    for key in _BUILT_IN_ONLY:
-        if key in settings and CODE.fullmatch(network):
-            got = written(settings[key])
-            raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", got))
+    if CODE.fullmatch(network) and (key := next(filter(settings.__contains__, _BUILT_IN_ONLY), None)):
+        wanted = f"nothing with model={network}, whose code decides that"
+        raise ConfigError(expected(key, wanted, written(settings[key])))
     named = parsed.get("experiment", "")
     recipe = written(named) if "experiment" in parsed else _scenario_recipe(settings)
     if recipe in ("none", "null"):

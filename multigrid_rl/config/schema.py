@@ -301,8 +301,7 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train, model = self.train, self.model
-        for key, field in UpdateKeys.model_fields.items():
-            default = field.get_default(call_default_factory=True)
+        for key, default in UpdateKeys():
             valid = train.trainer == "ppo" or getattr(train, key) == default
             without = "null" if default is None else default
             self.require(valid, f"train.{key}", f"{without} with train.trainer={train.trainer}")

@@ -1,11 +1,7 @@
 """Adversarial imitation: a discriminator separates an expert's steps from the policy's and rewards the policy.
 
-Generative adversarial imitation (GAIL: Ho and Ermon 2016, https://arxiv.org/abs/1606.03476) rewards steps like the
-expert's, ``-log(1 - D)`` or ``log D - log(1 - D)``, with an optional gradient penalty (Gulrajani et al. 2017,
-https://arxiv.org/abs/1704.00028); Orsini et al. 2021 compare these (https://arxiv.org/abs/2106.00672). Adversarial
-inverse reinforcement learning (AIRL: Fu et al. 2018, https://arxiv.org/abs/1710.11248) gives the discriminator the form
-``logit D = f - log pi(a|s)`` with ``f = g(s, a) + gamma h(s') - h(s)``, and rewards ``f - log pi``: ``f`` with
-the policy's entropy bonus. Gates and scores still use the environment's reward.
+GAIL: Ho and Ermon 2016 (https://arxiv.org/abs/1606.03476); AIRL: Fu et al. 2018 (https://arxiv.org/abs/1710.11248).
+Orsini et al. 2021 compare rewards (https://arxiv.org/abs/2106.00672); docs/imitation.md has the formulas.
 """
 
 from __future__ import annotations

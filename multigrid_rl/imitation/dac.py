@@ -1,9 +1,7 @@
 """Off-policy adversarial imitation: soft actor-critic with rewards from a discriminator.
 
 Discriminator-actor-critic (Kostrikov et al. 2019, https://arxiv.org/abs/1809.02925) is GAIL with a replay buffer for
-policy and discriminator; GAIL by PPO uses each batch once. Rewards are not stored: each gradient step gets those of the
-current discriminator. With ``kind=airl`` the discriminator is the one of adversarial inverse reinforcement learning
-(Fu et al. 2018, https://arxiv.org/abs/1710.11248), without shaping: see :class:`ReplayAirl`.
+policy and discriminator. Each gradient step gets rewards of the current one; ``kind=airl``: :class:`ReplayAirl`.
 """
 
 from __future__ import annotations

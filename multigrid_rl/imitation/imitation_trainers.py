@@ -15,7 +15,7 @@ from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.offpolicy.sac_trainer import SacTrain, SacTrainer
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.trainers import Trainer
+from multigrid_rl.training.trainers import OF_ADVANTAGES, Trainer
 
 if TYPE_CHECKING:
     from multigrid_rl.imitation.demonstrations import Demonstrations
@@ -122,16 +122,13 @@ class Imitation(Trainer):
 
     def check(self, config: RunConfig) -> None:
         """Check that there is a source to imitate, and that all settings work with recorded steps."""
-        condition, has_expert = self._condition(config.train), isinstance(config.train, DaggerTrain)
+        condition, has_expert = f"with train={config.train.trainer}", isinstance(config.train, DaggerTrain)
         wanted = f"a folder that `multigrid-rl data record` wrote, {condition}"
         config.require(config.data is not None or has_expert, "data", wanted, "null")
         memory = config.model.recurrent and (not has_expert or config.data is not None)
         config.require(not memory, "model", f"a network without memory {condition} and data", config.model.name)
         config.require(config.model.bound in (None, "clip"), "model.bound", f"clip {condition}")
         config.require(config.cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
-
-    def _condition(self, train: TrainConfig) -> str:
-        return f"with train={train.trainer}"
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
         """Check the recorded play; its hash must be that of the run ``before``. Raises ``ConfigError``."""
@@ -170,15 +167,15 @@ class CloningTrainer(Imitation):
     settings: type[TrainConfig] = CloningTrain
     brings = ("learner/*/cloning_loss", "learner/*/held_out_loss")
     learns_values = False
+    unread = (*OF_ADVANTAGES, "gamma", "time_limits", "shaping", "bonus")
     counts = ("learned", "recorded")
 
     def check(self, config: RunConfig) -> None:
         """Check the requirements of cloning."""
         super().check(config)
-        train, condition = config.train, self._condition(config.train)
-        adversarial, runners = getattr(train, "adversarial", None), config.cluster.num_env_runners
+        train, condition = config.train, f"with train={config.train.trainer}"
+        runners = config.cluster.num_env_runners
         for key, valid, wanted, value in (
-            ("train.adversarial", adversarial is None, f"null {condition}", "settings"),
             ("scheme", config.scheme != "ctde", f"dtde or ctce {condition}: no critic is trained", config.scheme),
             ("curriculum", not config.curriculum, f"[] {condition}", "stages"),
             ("scenario.league", config.scenario.league is None, f"null {condition}", "settings"),
@@ -215,10 +212,8 @@ class CloningTrainer(Imitation):
     def absent(self, config: RunConfig) -> dict[str, str]:
         """Return metrics that rows of cloning do not have, with the reason."""
         train: Any = config.train
-        absent = super().absent(config)
-        if not train.cloning.held_out:
-            absent["learner/*/held_out_loss"] = "no episodes are held out"
-        return absent
+        why = {} if train.cloning.held_out else {"learner/*/held_out_loss": "no episodes are held out"}
+        return super().absent(config) | why
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from recorded steps."""
@@ -254,8 +249,8 @@ class DaggerTrainer(CloningTrainer):
         train: Any = config.train
         wanted = f"a player, its folder or a run, {condition}"
         config.require(train.dagger.expert is not None, "expert", wanted, "null")
-        held_out = train.cloning.held_out
-        config.require(not held_out, "train.cloning.held_out", f"0 {condition}: all labels are learned from", held_out)
+        wanted = f"0 {condition}: all labels are learned from"
+        config.require(not train.cloning.held_out, "train.cloning.held_out", wanted)
         wanted = f"null {condition}: nothing is held out"
         config.require(train.cloning.patience is None, "train.cloning.patience", wanted)
 
@@ -292,6 +287,7 @@ class AdversarialTrainer(Imitation):
     """Learns by the rewards of a discriminator between the policy's steps and recorded ones."""
 
     settings: type[TrainConfig] = AdversarialTrain
+    unread: tuple[str, ...] = ("shaping", "bonus")
     brings = (*Trainer.brings, "learner/*/learnt_reward", "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:
@@ -299,7 +295,7 @@ class AdversarialTrainer(Imitation):
         Trainer.check(self, config)
         super().check(config)
         train: Any = config.train
-        condition = self._condition(train)
+        condition = f"with train={train.trainer}"
         allowed = f"one of Gymnasium {condition}: discriminators read vectors"
         config.require(config.scenario.kind.discriminators, "scenario", allowed, config.scenario.name)
         config.require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
@@ -307,9 +303,8 @@ class AdversarialTrainer(Imitation):
         wanted = f"{' or '.join(payoffs)} with kind={train.adversarial.kind}"
         config.require(train.adversarial.payoff in payoffs, "train.adversarial.payoff", wanted)
 
-    def facts(self, train: TrainConfig) -> list[tuple[str, str]]:
+    def facts(self, train: Any) -> list[tuple[str, str]]:
         """Return a description of the training reward."""
-        assert isinstance(train, AdversarialTrain)
         return [("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play")]
 
     def _check_data(self, recorded: Demonstrations, config: RunConfig) -> None:
@@ -332,6 +327,7 @@ class DacTrainer(AdversarialTrainer, SacTrainer):
     """Soft actor-critic with the rewards of a discriminator that also learns from the replay buffer."""
 
     settings = DacTrain
+    unread = (*SacTrainer.unread, *AdversarialTrainer.unread)
     brings = (*SacTrainer.brings, "learner/*/discriminator_*")
 
     def check(self, config: RunConfig) -> None:

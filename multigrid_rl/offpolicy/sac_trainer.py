@@ -10,7 +10,7 @@ from pydantic import Field
 from multigrid_rl.config.scenario import Part, Steps
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.metrics import MetricGroup
-from multigrid_rl.training.trainers import Trainer
+from multigrid_rl.training.trainers import OF_ADVANTAGES, Trainer
 
 if TYPE_CHECKING:
     from multigrid_rl.training.trainers import Updater
@@ -51,6 +51,7 @@ class SacTrainer(Trainer):
     settings: type[TrainConfig] = SacTrain
     learns_values = False
     replays = True
+    unread: tuple[str, ...] = OF_ADVANTAGES
     brings: tuple[str, ...] = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
 
     def check(self, config: RunConfig) -> None:
@@ -80,8 +81,7 @@ class SacTrainer(Trainer):
 
     def learns_from(self, train: Any) -> int:
         """Return the environment steps that are played before policy and critics learn."""
-        starts: int = train.sac.learning_starts
-        return starts
+        return int(train.sac.learning_starts)
 
     def describe(self, config: RunConfig, threads: str, games: str) -> list[str]:
         """Return lines of the preflight."""

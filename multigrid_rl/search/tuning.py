@@ -287,8 +287,8 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
 
 def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
     """Run a trial, or resume it from an earlier session; returns its verdict, and whether it is pruned."""
-    fixed = (f"seed={spec.seed}", f"train.until={spec.until}", "train.torch_threads=1", "train.threads=1")
-    command = [*folder.request.space.overrides(spec.params or {}), *fixed, "cluster.num_env_runners=0"]
+    own = f"seed={spec.seed}", f"train.until={spec.until}", "train.stop_when_held=true", "train.torch_threads=1"
+    command = [*folder.request.space.overrides(spec.params or {}), *own, "train.threads=1", "cluster.num_env_runners=0"]
     path = folder.run_path(spec.id)
     # Ray replaced the arguments, and a run's provenance records the command that repeats it.
     sys.argv = ["multigrid-rl", "train", *command]

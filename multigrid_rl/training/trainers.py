@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 Weights = dict[str, dict[str, Any]]
 #: Numbers by name.
 Metrics = dict[str, float]
+#: Keys of ``train`` that only an update by advantages reads.
+OF_ADVANTAGES = (
+    "objective", "value_loss", "psi", "standardise", "pi_iters", "v_iters", "v_lr", "recompute", "target_kl", "lam",
+    "clip", "clip_final", "vf_coef", "entropy_coef", "entropy_final", "entropy_decay",
+)  # fmt: skip
 #: Called with each row of a run; a true answer ends it after this iteration, with a checkpoint.
 RowCallback = Callable[[dict[str, Any]], object]
 
@@ -103,6 +108,7 @@ class Trainer:
         learns_values: a value network is trained by rewards; else gates on values are left out.
         reads_data: learns from recorded play, the run's ``data``.
         replays: minibatches are random steps of all that it keeps, not parts of a batch.
+        unread: keys of ``train`` that it does not read: no override may set them.
         brings: patterns of the metrics that it reports and that other trainers may lack.
         counts: what a step of the budget is, as (participle, adjective).
     """
@@ -110,6 +116,7 @@ class Trainer:
     settings: type[TrainConfig] = TrainConfig
     learns_values = True
     reads_data = replays = False
+    unread: tuple[str, ...] = ()
     brings: tuple[str, ...] = (
         "approx_kl/*", "approx_kl_k1/*", "clip_fraction/*",
         "learner/*/policy_loss", "learner/*/vf_loss", "learner/*/entropy_coef",
@@ -118,9 +125,9 @@ class Trainer:
 
     def check(self, config: RunConfig) -> None:
         """Raise ``ConfigError`` for settings that this trainer does not support."""
-        objective = config.train.objective
         heads = [head for head, entry in HEADS.items() if entry.probability]
-        allowed = f"{', '.join(heads)} or null with train.objective={objective}, as actions need a probability"
+        condition = f"with train.objective={config.train.objective}, as actions need a probability"
+        allowed = f"{', '.join(heads)} or null {condition}"
         config.require(config.model.head in (None, *heads), "model.head", allowed)
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:

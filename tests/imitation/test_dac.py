@@ -48,7 +48,7 @@ def shown(rows: int = 64) -> Shown:
 def parts(seed: int = 0, asked: AdversarialConfig = ASKED):
     """A collector of eight environments, its network, and the learner that imitates ``shown``."""
     config = compose([f"env_id={TARGET}", *SMALL, "data=x", "train.sac.q_lr=3e-3", f"seed={seed}"])
-    factory = GymnasiumFactory("Target-v0", 1)
+    factory = GymnasiumFactory(TARGET, 1)
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), seed)
     dac = Dac(asked, shown(), {AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU)

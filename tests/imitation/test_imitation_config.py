@@ -28,6 +28,13 @@ REFUSED = [
     (f"{BODY} train=gail data=x train.adversarial.payoff=d", "train.adversarial.payoff"),
     (f"{BODY} train=gail data=x train.adversarial.payoff=f", "train.adversarial.payoff"),
     (f"{BODY} train=airl data=x train.adversarial.payoff=softplus", "train.adversarial.payoff"),
+    ("scenario=1v1 train=bc data=x train.gamma=0.9", "train.gamma: expected nothing with train=bc, which does not"),
+    ("scenario=1v1 train=dagger expert=hunter train.bonus.all.step=-1", "train.bonus.all.step: expected nothing with"),
+    (f"{BODY} train=gail data=x train.shaping=x:y", "train.shaping: expected nothing with train=gail"),
+    (
+        "env_id=Pendulum-v1 train=sac train.clip=0.3",
+        "train.clip: expected nothing with train=sac, which does not read it",
+    ),
     (f"{BODY} train=gail data=x train.adversarial.gradient_penalty=-1", "train.adversarial.gradient_penalty"),
 ]
 

@@ -31,7 +31,7 @@ def learner(seed: int = 0, **sac: object):
     """A learner over two numbers, its network, and the settings."""
     changes = [f"train.sac.{key}={'null' if value is None else value}" for key, value in sac.items()]
     config = compose([*SMALL, "train.num_steps=4", "model.hidden=[16]", *changes])
-    factory = GymnasiumFactory("Target-v0", 1)
+    factory = GymnasiumFactory(TARGET, 1)
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), seed)
     return Sac({AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU), net, config, factory

@@ -115,6 +115,17 @@ def test_trial_is_recorded_once_its_run_has_ended_by_itself(ended, recorded, fol
     assert len(folder.outcomes()) == recorded
 
 
+def test_trial_ends_when_its_gates_are_held_whatever_its_recipe_says(tmp_path, monkeypatch):
+    recipe, seen = tmp_path / "whole-budget.yaml", []
+    recipe.write_text("defaults: []\ntrain: {stop_when_held: false}\n")
+    folder = SearchFolder.from_overrides([*BASE[:2], f"experiment={recipe}"], tmp_path / "search")
+    monkeypatch.setattr("multigrid_rl.search.tuning.stages_of", lambda config, _: seen.append(config) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_trial(folder, folder.begin(TrialSpec("s1-000", "broad", None, 7, 6000)))
+    assert not folder.request.space.config.train.stop_when_held
+    assert [config.train.stop_when_held for config in seen] == [True]
+
+
 def test_locks_folder_and_never_overwrites_it(folder, request_):
     assert "exists already, expected a folder that does not" in refusal(SearchFolder.create, folder.path, request_)
     with folder.lock(), pytest.raises(ConfigError, match="another process is writing to it"), folder.lock():
