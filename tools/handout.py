@@ -100,12 +100,6 @@ def cell(kind: str, source: str) -> dict[str, Any]:
     return {"cell_type": kind, "metadata": {}, "source": source.splitlines(keepends=True), **code}
 
 
-def items_of(sheet: str, heading: str) -> list[str]:
-    """Return the numbered items below a heading, without what comes behind the list."""
-    part = sheet.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    return re.findall(r"^\d\. .+(?:\n {3}\S.*)*", part, re.MULTILINE)
-
-
 def notebook_of(notebook: dict[str, Any], sheet: str, checks: list[str]) -> dict[str, Any]:
     """Return the notebook without outputs and solutions, then a cell for each task and question."""
     cells = [cell("markdown", "**Name:**\n\n**What you hand in, and by which commit:**")]
@@ -113,7 +107,8 @@ def notebook_of(notebook: dict[str, Any], sheet: str, checks: list[str]) -> dict
         cells.append(cell(one["cell_type"], without_solutions("".join(one["source"]))))
     for heading, kind in (("Tasks", "code"), ("Questions", "markdown")):
         cells.append(cell("markdown", f"## {heading}"))
-        for item in items_of(sheet, heading):
+        part = sheet.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+        for item in re.findall(r"^\d\. .+(?:\n {3}\S.*)*", part, re.MULTILINE):  # not what comes behind the list
             cells.append(cell("markdown", item))
             cells += [cell("code", "# TODO")] if kind == "code" else []
             cells.append(cell("markdown", ANSWER))
