@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
+from multigrid_rl.config.overrides import SHORT, assign, check_key, is_text, our_keys_for, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -46,6 +46,14 @@ def compose(overrides: list[str]) -> RunConfig:
         if key.startswith("train.") and key.split(".")[1] in unread:
             raise ConfigError(expected(key, f"nothing with train={name}, which does not read it", written(value)))
     return config
+
+
+def check_of_games(overrides: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
+    for key, value in parse(overrides).items():
+        part = SHORT.get(key, key).partition(".")[0]
+        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
+            raise ConfigError(expected(key, "an override of the game, as nothing is trained", written(value)))
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:

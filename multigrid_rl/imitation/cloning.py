@@ -283,7 +283,10 @@ class ShuffledReader:
             raise ConfigError(
                 expected("train.cloning.held_out", f"a share that leaves some of {len(bounds)}", held_out)
             )
-        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in _joined(training)])
+        # Neighbours are joined: many short episodes become few stretches.
+        first = np.append(True, training[1:, 0] != training[:-1, 1])
+        joined = zip(training[first, 0], training[np.append(first[1:], True), 1], strict=True)
+        self._stretches = np.concatenate([_pieces(low, high, self.CHUNK_ROWS) for low, high in joined])
         self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
         self._group: tuple[int, int] | None = None
 
@@ -337,9 +340,3 @@ def _cuts(rows: int, length: int) -> Array:
 def _pieces(low: int, high: int, length: int) -> Array:
     ends = low + _cuts(high - low, length)
     return np.stack([np.concatenate([[low], ends[:-1]]), ends], axis=1)
-
-
-def _joined(bounds: Array) -> Array:
-    """Return ``bounds`` (E, 2) with neighbours joined: many short episodes become few stretches."""
-    gaps = bounds[1:, 0] != bounds[:-1, 1]
-    return np.stack([bounds[np.append(True, gaps), 0], bounds[np.append(gaps, True), 1]], axis=1)

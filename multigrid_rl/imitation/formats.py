@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.cli.output import temporary_output
-from multigrid_rl.config.compose import compose
+from multigrid_rl.config.compose import check_of_games, compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.evaluation.replays import read_games, replay
 from multigrid_rl.files import install_command
@@ -38,6 +38,7 @@ _ROUNDED = 1e-6
 
 def import_play(source: str, output: Path, overrides: list[str], who: str | None) -> Iterator[str]:
     """Import recorded play of another source into a new folder; yields lines to print. Raises ``ConfigError``."""
+    check_of_games(overrides)
     config = compose(overrides)
     try:
         agent = env_factory(config).specs.agents[0]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.cli.output import temporary_output
-from multigrid_rl.config.compose import compose
+from multigrid_rl.config.compose import check_of_games, compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.formats import converted
@@ -38,6 +38,7 @@ _TOLERANCE = 1e-4
 
 def import_player(source: Path, overrides: list[str], output: Path, activation: str | None) -> Iterator[str]:
     """Write another library's policy as a frozen player; yields lines to print. Raises ``ConfigError``."""
+    check_of_games(overrides)
     config = compose(overrides)
     try:
         (agent,) = env_factory(config).specs.agents

@@ -9,7 +9,7 @@ import typer
 
 from multigrid_rl.cli.app import refused
 from multigrid_rl.cli.output import one_thread, refuse_to_overwrite
-from multigrid_rl.config.compose import compose
+from multigrid_rl.config.compose import check_of_games, compose
 from multigrid_rl.show import EPISODES, GAMES
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
@@ -152,6 +152,7 @@ def play(
     """Play a game yourself against players, in a browser; in the terminal where the game is text."""
     if record is not None:
         refuse_to_overwrite(record, force=force)
+    check_of_games(overrides or ())
     config = compose(list(overrides or []))
     if port is not None and not config.scenario.kind.board:
         raise refused("--port", f"nothing for {config.scenario.name}, played in the terminal", port)

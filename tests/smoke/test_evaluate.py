@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from commands import call, complaint, works
-from multigrid_rl.config.compose import compose
+from multigrid_rl.config.compose import check_of_games, compose
 from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import GameRecord, replay
 from multigrid_rl.evaluation.targets import find_target, player_target
 from multigrid_rl.metrics import wilson_interval
-from multigrid_rl.runs.players import check_of_games
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -170,7 +169,13 @@ def test_full_disk_leaves_no_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("override", ["train.lr=1", "model=gru", "expert=hunter"])
-@pytest.mark.parametrize("words", ["evaluate hunter", "video hunter -o x.gif", "cup . env_id=CartPole-v1"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate hunter", "video hunter -o x.gif", "cup . env_id=CartPole-v1", "play", "data import x.pt -o x",
+        "data import-policy x.pt -o x",
+    ],
+)  # fmt: skip
 def test_overrides_of_training_are_refused_where_nobody_is_trained(words, override):
     key, _, value = override.partition("=")
     said = complaint(call(*words.split(), override))
