@@ -123,11 +123,10 @@ _WANTED = {
 
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
     """Return the first validation error as ``key: expected what``, below ``place``; ``quoting`` adds the value."""
-    first, *others = error.errors()
-    if first["loc"] and first["loc"][-1] == "str":  # a name or a mapping: pydantic names what each should be
-        first = {**max([first, *others[:1]], key=lambda each: len(each["loc"]))}
-        first["loc"] = tuple(part for part in first["loc"] if not re.match(r"str$|dict\[", str(part)))
-    key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
+    errors = error.errors()  # two for a name or a mapping, of what each should be
+    first = max(errors[:2], key=lambda each: len(each["loc"])) if errors[0]["loc"][-1:] == ("str",) else errors[0]
+    parts = [part for part in map(str, (place, *first["loc"])) if part and not re.match(r"str$|dict\[", part)]
+    key = shown(".".join(parts))
     message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
     if first["type"] in _WANTED:
         words = _WANTED[first["type"]].format(**{"got": shown(str(first["input"] or "")), **first.get("ctx", {})})

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
@@ -97,8 +97,8 @@ def rewrite_words(params: Sequence[Any], words: Sequence[str]) -> list[str]:
     """Return a verb's words with ``scenario=x`` for ``--scenario x`` or the reverse, whichever its ``params`` take."""
     names, options = {part.name for part in params}, {name for part in params for name in part.opts}
     valued = {name for part in params if not getattr(part, "is_flag", False) for name in part.opts}
-    rewritten, appended = list[str](), list[str]()
-    rest = iter([word.lstrip("+") if "=" in word else word for word in words])  # Hydra's +key=value
+    plain = [word.lstrip("+") if "=" in word else word for word in words]  # Hydra's +key=value
+    rewritten, appended, rest = list[str](), list[str](), iter(plain)
     for word in rest:
         key, sign, value = word.removeprefix("--").partition("=")
         option, is_option = f"--{key}", word.startswith("--")
@@ -209,11 +209,3 @@ def fail(message: object) -> typer.Exit:
 def refused(key: object, wanted: str, got: object) -> typer.Exit:
     """Print the error of an option or argument; raise the result to leave with status 2."""
     return fail(expected(key, wanted, got))
-
-
-def refuse_unread(context: typer.Context, what: str, read: Collection[str]) -> None:
-    """Refuse an option of the command line that ``what`` does not read."""
-    for option in context.command.params:
-        source = context.get_parameter_source(str(option.name))
-        if option.name not in read and source is not None and source.name == "COMMANDLINE":
-            raise refused(option.opts[0], f"nothing with {what}", context.params[str(option.name)])

@@ -4,7 +4,7 @@ import math
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -154,3 +154,11 @@ def _reworded(message: str) -> str:
     text = invalid[2].replace("Input should be a valid", "expected a").replace("Input should be", "expected")
     text = text.replace("a integer", "a whole number")
     return f"{invalid[1]}: {text.partition(', unable')[0]}"
+
+
+def refuse_unread(context: typer.Context, what: str, read: Collection[str]) -> None:
+    """Refuse an option of the command line that ``what`` does not read."""
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        if option.name not in read and source is not None and source.name == "COMMANDLINE":
+            raise refused(option.opts[0], f"nothing with {what}", context.params[str(option.name)])

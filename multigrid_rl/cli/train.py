@@ -121,10 +121,7 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
 
 
 def resume_training(run: Path, overrides: list[str], callback: RowCallback | None = None) -> dict[str, Any]:
-    """Resume a run from its newest complete checkpoint, or from step 0, and return the verdict.
-
-    Raises as :func:`run_training`.
-    """
+    """Resume a run from its newest complete checkpoint or step 0; returns and raises as :func:`run_training`."""
     from multigrid_rl.runs.reader import read_config, read_provenance, read_verdict
 
     config = resumed(read_config(run), overrides)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from multigrid_rl.cli.app import refuse_unread, refused
-from multigrid_rl.cli.output import exit_on_signals, one_thread
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import exit_on_signals, one_thread, refuse_unread
 from multigrid_rl.competition.folders import Scratch
 from multigrid_rl.files import data_root
 from multigrid_rl.tables import CHECKPOINTS, load

@@ -15,7 +15,7 @@ from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.offpolicy.sac_trainer import SacTrain, SacTrainer
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.training.trainers import OF_ADVANTAGES, Trainer
+from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
     from multigrid_rl.imitation.demonstrations import Demonstrations
@@ -167,7 +167,7 @@ class CloningTrainer(Imitation):
     settings: type[TrainConfig] = CloningTrain
     brings = ("learner/*/cloning_loss", "learner/*/held_out_loss")
     learns_values = False
-    unread = (*OF_ADVANTAGES, "gamma", "time_limits", "shaping", "bonus")
+    unread = (*SacTrainer.unread, "gamma", "time_limits", "shaping", "bonus")
     counts = ("learned", "recorded")
 
     def check(self, config: RunConfig) -> None:

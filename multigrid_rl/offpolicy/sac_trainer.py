@@ -10,7 +10,7 @@ from pydantic import Field
 from multigrid_rl.config.scenario import Part, Steps
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.metrics import MetricGroup
-from multigrid_rl.training.trainers import OF_ADVANTAGES, Trainer
+from multigrid_rl.training.trainers import Trainer
 
 if TYPE_CHECKING:
     from multigrid_rl.training.trainers import Updater
@@ -51,7 +51,10 @@ class SacTrainer(Trainer):
     settings: type[TrainConfig] = SacTrain
     learns_values = False
     replays = True
-    unread: tuple[str, ...] = OF_ADVANTAGES
+    unread: tuple[str, ...] = (  # what only an update by advantages reads
+        "objective", "value_loss", "psi", "standardise", "pi_iters", "v_iters", "v_lr", "recompute", "target_kl", "lam",
+        "clip", "clip_final", "vf_coef", "entropy_coef", "entropy_final", "entropy_decay",
+    )  # fmt: skip
     brings: tuple[str, ...] = ("learner/*/policy_loss", "learner/*/q_*", "learner/*/alpha")
 
     def check(self, config: RunConfig) -> None:

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from multigrid_rl.cli.app import refuse_unread, refused
-from multigrid_rl.cli.output import exit_on_signals, one_thread
+from multigrid_rl.cli.app import refused
+from multigrid_rl.cli.output import exit_on_signals, one_thread, refuse_unread
 from multigrid_rl.competition.cup_commands import Trusted
 from multigrid_rl.competition.folders import read_parts
 from multigrid_rl.show.words import rounded

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 Weights = dict[str, dict[str, Any]]
 #: Numbers by name.
 Metrics = dict[str, float]
-#: Keys of ``train`` that only an update by advantages reads.
-OF_ADVANTAGES = (
-    "objective", "value_loss", "psi", "standardise", "pi_iters", "v_iters", "v_lr", "recompute", "target_kl", "lam",
-    "clip", "clip_final", "vf_coef", "entropy_coef", "entropy_final", "entropy_decay",
-)  # fmt: skip
 #: Called with each row of a run; a true answer ends it after this iteration, with a checkpoint.
 RowCallback = Callable[[dict[str, Any]], object]
 
