@@ -50,6 +50,8 @@ _UNTRAINED = 0.8
 #: Shared games of each catalogue player; stored games of an agent's probe; steps of both; minimum rows.
 _GAMES, _PROBE_GAMES, STEPS, _MIN_ROWS = 64, 400, 24, 200
 _SEED = 20_261_122
+#: Players, from the ladder's bottom, whose games give the compared decisions: the bounds were measured with these.
+_LADDER = 5
 _MIN_LOG_PROBABILITY = np.float32(np.log(1e-30))
 #: Example agents, in an installed package as well.
 _EXAMPLES = "examples/agents"
@@ -183,7 +185,8 @@ class Originals:
             with suppress(PlayerError):  # made for another game
                 teams[name] = self._teams(catalogue.folder(name))
         # Players of exactly this game: others are beginners in it, whose choices differ everywhere.
-        self._ladder = [name for name in teams if {*catalogue.entries[name].get("seats", ())} <= {*spec.seats}]
+        fitting = [name for name in teams if {*catalogue.entries[name].get("seats", ())} <= {*spec.seats}]
+        self._ladder = fitting[:_LADDER]
         self._shared_views = _shared_games(spec, [teams[name] for name in self._ladder])
         chosen = [_choices(self._scores(teams[name])) for name in self._ladder]
         self._rows = self._shared_views.living & _contested_rows(chosen, self._shared_views.living)
