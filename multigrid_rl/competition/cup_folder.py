@@ -244,7 +244,7 @@ def suspects(pairs: Mapping[Path, Meeting]) -> dict[Path, list[str]]:
         for path, meeting in pairs.items()
         if path.stem in marks
     }
-    times = Counter(name for names in agents.values() for name in names)
+    times = Counter(name for names in agents.values() for name in names)  # of two the one with more; both in a tie
     return {
         path: [name for name in names if times[name] == max(times[n] for n in names)] for path, names in agents.items()
     }

@@ -91,7 +91,7 @@ class Discriminator(nn.Module):
         self.payoff, self.temperature = config.payoff, config.temperature
 
     def forward(self, steps: Steps) -> Tensor:
-        """Return logits (B,) of ``D``."""
+        """Return logits (B,) of ``D``; for AIRL ``f - log pi`` with ``f = g(s, a) + gamma h(s') - h(s)``."""
         obs = self.normaliser(steps.obs)
         logits = self.reward_of(obs, steps.actions) / self.temperature
         if self.shaping is None:
@@ -115,7 +115,7 @@ class Discriminator(nn.Module):
     def gradient_penalty(self, one: Steps, other: Steps, share: Tensor) -> Tensor:
         """Return the mean squared deviation of its gradient norm from 1 between (B,) steps (Gulrajani et al. 2017).
 
-        ``share``: (B, 1) of ``one`` in each mixture of the two.
+        ``share``: (B, 1) of ``one`` in each mixture of the two. https://arxiv.org/abs/1704.00028
         """
         obs = torch.lerp(self.normaliser(other.obs), self.normaliser(one.obs), share).requires_grad_()
         actions = torch.lerp(other.actions, one.actions, share).requires_grad_()

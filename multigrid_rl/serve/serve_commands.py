@@ -96,9 +96,8 @@ def serve(
         raise refused("COURSE", "a file such as course.yaml", "none")
     if len(rest) > {"restore": 2, "purge": 2, "export": 3}.get(action, 1):
         raise refused("ACTION", " or ".join(_ACTIONS), unknown("it", rest[0], _ACTIONS).partition("got ")[2])
-    reads: dict[str, tuple[str, ...]] = dict.fromkeys(("backup", "export", "final"), ("output",))
-    reads |= {"start": ("host", "port", "url", "behind_proxy", "workers"), "links": ("port", "url")}
-    reads |= {"verify": ("every",)}
+    reads = {"start": ("host", "port", "url", "behind_proxy", "workers"), "links": ("port", "url")}
+    reads |= {"verify": ("every",), **dict.fromkeys(("backup", "export", "final"), ("output",))}
     refuse_unread(context, action, ("words", "home", "database", "trusted", *reads.get(action, ())))
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)

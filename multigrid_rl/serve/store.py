@@ -1,4 +1,4 @@
-"""Data of a class server: people, submissions, jobs, games, ratings. Every change is one transaction."""
+"""All that pages and workers of a class server share: people, submissions, jobs, games. A change is one transaction."""
 
 import json
 import os

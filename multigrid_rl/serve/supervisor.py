@@ -300,7 +300,7 @@ def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
 
 
 def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: bool, workers: str | None) -> None:
-    """Answer browsers ``at`` a host and port, and play, until SIGTERM or Ctrl-C.
+    """Answer browsers ``at`` a host and port, which they reach by ``url``, and play, until SIGTERM or Ctrl-C.
 
     ``workers`` is their number, by default the course's, or the address of a Ray cluster on which that many play.
     Raises ``ConfigError``, ``PlayerError``: the course or one of these is invalid.
