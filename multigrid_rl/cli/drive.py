@@ -14,7 +14,6 @@ from rich.markup import escape
 
 from multigrid_rl.config.compose import default_run_dir
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import check_same
@@ -32,8 +31,6 @@ from multigrid_rl.trust import MISTAKES, mistake, user_code_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
-#: Games against each held-out player of a scenario after a run, and their seed.
-HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
 #: Kernels that a first start compiles, those for several threads included.
 KERNELS = 85
 
@@ -108,7 +105,9 @@ def drive(
     for line in screen.closing_lines(verdict, path, config, changed):
         console.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
-        console.print(_play_held_out(path), markup=False)
+        from multigrid_rl.evaluation.evaluation import write_held_out
+
+        console.print(write_held_out(path), markup=False)
     return verdict
 
 
@@ -116,19 +115,6 @@ def _show_compiled(console: Console, count: int) -> None:
     """Show on a terminal how many kernels are compiled, in one line that each call overwrites."""
     if console.is_terminal and count <= KERNELS:
         console.print(f"compiling {count} of about {KERNELS}", end="\r")
-
-
-def _play_held_out(run: Path) -> str:
-    """Play the run against its held-out validation players, write ``held_out.json``, and return a summary line."""
-    from multigrid_rl.evaluation.evaluation import held_out
-
-    rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
-    write_atomic(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
-    shares = ", ".join(
-        "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
-    )
-    mean = sum(row["win"] for row in rows.values()) / len(rows)
-    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
 
 
 @contextmanager

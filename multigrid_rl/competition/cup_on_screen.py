@@ -40,13 +40,14 @@ from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.competition.standings import tabulate
-from multigrid_rl.config.compose import check_of_games, load_scenario
+from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.overrides import leaves, written
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
 from multigrid_rl.files import json_text
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.runs.players import check_of_games
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, reason

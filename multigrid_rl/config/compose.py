@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.config.network import ModelConfig
-from multigrid_rl.config.overrides import SHORT, assign, check_key, is_text, our_keys_for, parse, written
+from multigrid_rl.config.network import WITHOUT_VALUES, ModelConfig
+from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -41,19 +41,24 @@ def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
     config = _validate(RunConfig, {**_compose(values), "experiment": recipe})
-    name, unread = config.train.trainer, trainer_of(config.train.trainer).unread
+    unread = _unread(config.train)
     for key, value in parse(overrides).items() if unread else ():
-        if key.startswith("train.") and key.split(".")[1] in unread:
-            raise ConfigError(expected(key, f"nothing with train={name}, which does not read it", written(value)))
+        part, _, name = key.partition(".")
+        condition = unread.get(name.partition(".")[0]) if part == "train" else None
+        if condition:
+            raise ConfigError(expected(key, f"nothing with {condition}, which does not read it", written(value)))
     return config
 
 
-def check_of_games(overrides: Sequence[str]) -> None:
-    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
-    for key, value in parse(overrides).items():
-        part = SHORT.get(key, key).partition(".")[0]
-        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
-            raise ConfigError(expected(key, "an override of the game, as nothing is trained", written(value)))
+def _unread(train: TrainConfig) -> dict[str, str]:
+    """Return the keys of ``train`` that a run with its other values does not read, each with the value that says so."""
+    trainer = trainer_of(train.trainer)
+    unread = dict.fromkeys((*trainer.unread, *["epochs"] * trainer.replays), f"train={train.trainer}")
+    if train.pi_iters is not None:
+        unread["epochs"] = f"train.pi_iters={train.pi_iters}"
+    if train.psi in (*WITHOUT_VALUES, "baselined_return"):  # Monte Carlo returns
+        unread.setdefault("lam", f"train.psi={train.psi}")
+    return unread
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:

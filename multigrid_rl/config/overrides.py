@@ -82,7 +82,8 @@ def _parse_override(override: str) -> tuple[str, Any]:
     try:
         parsed = OverridesParser.create().parse_override(f"key={text}")
     except HydraException as error:
-        raise ConfigError(f"{override}: {one_line(error)}") from error
+        hint = ", expected quotes around it" * ("token recognition" in str(error))
+        raise ConfigError(f"{override}: {one_line(error)}{hint}") from error
     if parsed.is_sweep_override():
         several = "; for several runs seeds=0,1,2 or seeds=0..9" if key == "seed" else ", or a list: [a, b]"
         raise ConfigError(expected(key, f"one value{several}", text))

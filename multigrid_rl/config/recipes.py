@@ -303,14 +303,11 @@ def check_harmless(what: str, path: Path, values: dict[str, Any]) -> None:
         override = f"{written_key}={text}"
         restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
         restricted |= key in IMPORTING and ":" in text
-        restricted |= key.startswith(_SEATING_KEYS) and (CODE.search(override) is not None or _names_agent(text))
+        if key.startswith(_SEATING_KEYS):  # an external agent, whose folder is named, has a program to run
+            named = [part for part in re.split(r"[\s,:{}\[\]\"]+", text) if part]
+            restricted |= bool(CODE.search(override)) or any(Path(part, "agent.yaml").exists() for part in named)
         if (restricted and value is not None) or "${" in override:
             if safe():
                 wanted = "a file that neither interpolates, nor imports code, nor names folders and machines (--safe)"
                 raise ConfigError(expected(what, wanted, f"{override[:80]!r} in {path}"))
             check_code(path, [] if "${" in override else CODE.findall(override), "")
-
-
-def _names_agent(value: str) -> bool:
-    """Return whether a value names the folder of an external agent, which has a program to run."""
-    return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)

@@ -39,7 +39,8 @@ class Part(Strict):
                 raise ValueError(unknown(shown(str(name)), shown(str(name)), cls.model_fields, "one of the keys {}"))
             if isinstance(value, dict):
                 _no_flag_inside(name, value)
-            kinds = re.findall(r"\b(?:int|float|bool)\b", str(cls.model_fields[name].annotation))  # also of int | None
+            # Also of int | None, and of Literal["auto", 1, 2].
+            kinds = re.findall(r"\b(?:int|float|bool)\b|Literal\[.*\d", str(cls.model_fields[name].annotation))
             if isinstance(value, bool) and kinds and "bool" not in kinds:
                 raise ValueError(expected(name, "a number" if "float" in kinds else "a whole number", value))
         return values

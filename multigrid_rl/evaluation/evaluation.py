@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.replays import EpisodeRecord, record
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
+from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import EpisodeBatch
@@ -26,6 +27,9 @@ MODES: tuple[Mode, ...] = ("stochastic", "argmax")
 
 #: Labels of the stored games of each part, from the best to the worst.
 GAME_LABELS = ("best", "median", "worst")
+
+#: Games against each held-out player of a scenario after a run, and their seed.
+HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
 
 #: Games in a batch: limits the memory for actions.
 BATCH = 4096
@@ -124,6 +128,17 @@ def held_out(run: Path, which: Literal["validate", "test"], episodes: int, seed:
         evaluation = evaluate(against(target, name), episodes=episodes, seed=seed, modes=("stochastic",))
         rows[name] = _outcomes([part.results for part in evaluation.parts])
     return rows
+
+
+def write_held_out(run: Path) -> str:
+    """Play a run against its held-out validation players, write ``held_out.json``, and return a summary line."""
+    rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
+    write_atomic(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
+    shares = ", ".join(
+        "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
+    )
+    mean = sum(row["win"] for row in rows.values()) / len(rows)
+    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
 
 
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:

@@ -15,12 +15,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.cli.output import temporary_output
-from multigrid_rl.config.compose import check_of_games, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.evaluation.replays import read_games, replay
 from multigrid_rl.files import install_command
 from multigrid_rl.imitation.demonstrations import DATA_FILE, Demonstrations, Episode, read_demonstrations, write
 from multigrid_rl.players.cards import signature, space_of
+from multigrid_rl.runs.players import check_of_games
 from multigrid_rl.runs.provenance import versions
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec

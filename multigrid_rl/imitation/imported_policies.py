@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.cli.output import temporary_output
-from multigrid_rl.config.compose import check_of_games, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.scenario import env_factory, env_signature
 from multigrid_rl.imitation.formats import converted
@@ -26,6 +26,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.mlp import ACTIVATIONS
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.runs.players import check_of_games
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 

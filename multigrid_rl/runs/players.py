@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from multigrid_rl.config.compose import changed, check_of_games, compose, load_scenario
-from multigrid_rl.config.overrides import SHORT, parse
+from multigrid_rl.config.compose import changed, compose, load_scenario
+from multigrid_rl.config.overrides import SHORT, parse, written
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
@@ -182,6 +182,14 @@ def has_no_opponents(source: str, overrides: Sequence[str] = ()) -> bool:
     return env is not None and not kind_named(env.package).rivals
 
 
+def check_of_games(overrides: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
+    for key, value in parse(overrides).items():
+        part = SHORT.get(key, key).partition(".")[0]
+        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
+            raise ConfigError(expected(key, "an override of the game, as nothing is trained", written(value)))
+
+
 def config_of(source: str, overrides: Sequence[str]) -> RunConfig:
     """Return the configuration in which a player or run plays: of the scenario in ``overrides``, else of its own.
 
@@ -326,7 +334,7 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
         agent, key = specs.agent_of(module), f"init: {config.init}"
         try:
             player = player_in_place_of(agent, str(config.init), config, any_env=True).player
-        except PlayerError as error:
+        except (PlayerError, ConfigError) as error:
             raise PlayerError(f"init: {error}") from error
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))

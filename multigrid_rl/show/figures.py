@@ -217,8 +217,8 @@ def _chart_figure(chart: Chart) -> Figure:
     if chart.under is not None:
         # Band and median of the recipe's seeds, the median dotted after the end of the first seed.
         reference, metric = chart.under
-        band = reference.metrics[metric]
-        grid, complete = np.array(reference.env_steps, np.float64), reference.complete_points
+        band, complete = reference.metrics[metric], reference.running.count(len(reference.runs))
+        grid = np.array(reference.env_steps, np.float64)
         fill(axes, grid, (band.p10, band.p90), 0.26, color=_BAND)
         for part, line in ((slice(complete), "-"), (slice(max(complete - 1, 0), None), ":")):
             axes.plot(grid[part], np.array(band.median)[part], color=_BAND, linewidth=1.8, linestyle=line)

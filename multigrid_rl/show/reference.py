@@ -61,11 +61,6 @@ class Reference(_FileModel):
     running: list[int]  # runs that had not ended at each grid point
     metrics: dict[str, Band]
 
-    @property
-    def complete_points(self) -> int:
-        """Points of the grid, from its start, at which every seed was still running."""
-        return sum(running == len(self.runs) for running in self.running)
-
     def median_to_held(self, gate: str) -> float | None:
         """Return median environment steps until ``gate`` was held, "never" as later than all; ``None``: never."""
         steps = [math.inf if (held := run.steps_to_held.get(gate)) is None else held for run in self.runs]

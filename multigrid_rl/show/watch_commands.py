@@ -9,7 +9,8 @@ import typer
 
 from multigrid_rl.cli.app import refused
 from multigrid_rl.cli.output import one_thread, refuse_to_overwrite
-from multigrid_rl.config.compose import check_of_games, compose
+from multigrid_rl.config.compose import compose
+from multigrid_rl.runs.players import check_of_games
 from multigrid_rl.show import EPISODES, GAMES
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
@@ -108,6 +109,8 @@ def video(
         record = replays.choose(replays.read_games(file), game, file)
     else:
         game = game and replays.check_game(game)
+        if episodes and game and game.isdecimal():
+            raise refused("--episodes", "nothing beside the number of one --game", episodes)
     video.check_video(output, fps=fps, force=force)
     if file is None:
         one_thread()

@@ -66,7 +66,10 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
         seated = seated_players(stages)
         seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
         for name in (name for names in config.scenario.held_out.values() for name in names):
-            Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
+            try:
+                Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
+            except ValueError as error:
+                raise ConfigError(f"scenario.held_out: {error}") from error
         for stage in stages:
             if not stage.scenario.kind.built_once:
                 stage.factory.build(1, 0)

@@ -35,6 +35,12 @@ REFUSED = [
         "env_id=Pendulum-v1 train=sac train.clip=0.3",
         "train.clip: expected nothing with train=sac, which does not read it",
     ),
+    ("env_id=Pendulum-v1 train=sac train.epochs=7", "train.epochs: expected nothing with train=sac, which does not"),
+    ("env_id=CartPole-v1 train=vpg train.epochs=9", "train.epochs: expected nothing with train.pi_iters=4, which"),
+    (
+        "env_id=CartPole-v1 train.psi=future_return train.lam=.9",
+        "train.lam: expected nothing with train.psi=future_ret",
+    ),
     (f"{BODY} train=gail data=x train.adversarial.gradient_penalty=-1", "train.adversarial.gradient_penalty"),
 ]
 

@@ -161,3 +161,5 @@ def test_training_begins_with_clone(run, tmp_path):
     assert "init: hunter: expected a network that plays red_0, got hunter" in result.output + result.stderr
     result = call("train", "scenario=1v1", "init=runs/nowhere", f"run_dir={tmp_path / 'x'}")
     assert "init: player: expected a name, a folder that is there, or module:Class" in result.output + result.stderr
+    result = call("train", "scenario=1v1", "init=nowhere:Player", f"run_dir={tmp_path / 'x'}")
+    assert "init: player nowhere:Player: expected module:Class that can be imported" in result.output + result.stderr

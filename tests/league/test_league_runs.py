@@ -138,7 +138,7 @@ def test_rejects_resuming_without_snapshot_and_changes_nothing(whole, tmp_path, 
     ("words", "message"),
     [
         (["scenario=1v1-league", "scenario.league.anchors=random:1,nobody:2"], "scenario.seats.blue_0=nobody: "),
-        (["scenario=1v1-robust", "scenario.held_out=[nobody]"], ""),
+        (["scenario=1v1-robust", "scenario.held_out=[nobody]"], "scenario.held_out: "),
     ],
 )
 def test_rejects_unknown_players(words, message):
@@ -148,7 +148,7 @@ def test_rejects_unknown_players(words, message):
 
 
 def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.cli.drive.HELD_OUT_GAMES", 40)
+    monkeypatch.setattr("multigrid_rl.evaluation.evaluation.HELD_OUT_GAMES", 40)
     path, held_out = tmp_path / "run", "scenario.held_out={validate:[hunter,blue-adept],test:[idle]}"
     tiny_run(path, "scenario=1v1-league", "model=mlp", *QUICK, *SHORT, "train.until=1024", held_out)
     data = json.loads((path / "held_out.json").read_text())

@@ -145,6 +145,7 @@ def test_median_is_usual_choice(pole, tmp_path):
     [
         (["--game", "finest"], "number of a game from 0, of at most 18 digits, got finest"),
         (["--game", str(10**18)], "digits, got 1000000000000000000"),
+        (["--game", "3", "--episodes", "5"], "--episodes: expected nothing beside the number of one --game, got 5"),
         (["--side", "red"], "--side: expected nothing"),
         (["--tile", "48"], "--tile: expected nothing for an environment without cells, got 48"),
         (["--opponent", "random"], "--opponent: expected nothing"),

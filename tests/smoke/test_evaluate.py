@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from commands import call, complaint, works
-from multigrid_rl.config.compose import check_of_games, compose
+from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import GameRecord, replay
 from multigrid_rl.evaluation.targets import find_target, player_target
 from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.runs.players import check_of_games
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -32,6 +32,8 @@ REFUSED = [
     ("curriculum=3", "^curriculum: expected a list of stages, got 3$"),
     ("train.lr=-1", r"^train\.lr: expected greater than 0, got -1"),
     ("train.lr_final=true", r"^train\.lr_final: expected a number, got True"),
+    ("train.threads=true", r"^train\.threads: expected a whole number, got True"),
+    ("scenario.gates=[{metric:x,at_most:<3}]", r"token recognition error at: '<', expected quotes around it$"),
     ("train.minibatch_size=true", r"^train\.minibatch_size: expected a whole number, got True"),
     ("scenario=1v1-league scenario.league.every=true", r"league.*every: expected a whole number, got True"),
     ("scheme=[]", r"^scheme: expected .*, got \[\]"),
