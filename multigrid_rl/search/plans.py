@@ -315,7 +315,5 @@ def perturb(space: Space, params: Params, settings: PbtSettings, rng: np.random.
             moved[variable.key] = old
         else:
             step = settings.width * (0.5 + 0.5 * fresh) * (1 if direction < 0.5 else -1)
-            # Reflect at the edges: a clipped value would stay there.
-            inside = abs(variable.share(old) + step)
-            moved[variable.key] = variable.at(2 - inside if inside > 1 else inside)
+            moved[variable.key] = variable.moved(old, step)
     return moved

@@ -77,6 +77,16 @@ class Variable:
         place, low, high = self._scaled(drawn, kind.low, kind.high)
         return (place - low) / (high - low)
 
+    def moved(self, drawn: Any, step: float) -> float | int | str:
+        """Return a number moved by a share ``step`` of its range; a whole number moves by one at least."""
+        # Reflect at the edges: a clipped value would stay there.
+        inside = abs(self.share(drawn) + step)
+        result, kind = self.at(2 - inside if inside > 1 else inside), self.distribution
+        if isinstance(kind, IntDistribution) and result == drawn:
+            upward = drawn < kind.high if step > 0 else drawn == kind.low
+            return int(drawn + (1 if upward else -1))
+        return result
+
     def _scaled(self, *drawn: float) -> list[float]:
         kind: Any = self.distribution
         return [math.log(each) if kind.log else float(each) for each in drawn]

@@ -253,6 +253,7 @@ def test_perturbed_numbers_move_and_stay_inside(spaces):
             shares = [v.share(moved[v.key]) for v in numbers]
             assert all(-1e-9 <= c <= 1 + 1e-9 and 0.07 < abs(c - edge) <= 0.15 + 1e-9 for c in shares)
             assert 2 <= moved["train.epochs"] <= 8
+            assert moved["train.epochs"] != params["train.epochs"]
 
 
 def test_pbt_rejects_keys_fixed_during_run():
