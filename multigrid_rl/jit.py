@@ -45,10 +45,11 @@ class NotCompiledError(Exception):
 
 
 class _State:
-    """How this process handles kernels that are not on disk."""
+    """Which kernels this process uses, and how it handles those that are not on disk."""
 
     def __init__(self) -> None:
-        self.forbid_compiling = False
+        self.forbid_compiling = False  # a missing kernel raises ``NotCompiledError``
+        self.networks = True  # false: torch computes networks and losses, step by step (``train.compiled``)
         #: Called when a kernel is missing; when one was compiled.
         self.missing: Callable[[], None] = lambda: None
         self.compiled: Callable[[], None] = lambda: None
@@ -60,13 +61,14 @@ state = _State()
 
 
 @contextmanager
-def forbid_compiling(on: bool) -> Iterator[None]:
-    """Raise ``NotCompiledError`` instead of compiling within a block, if ``on``."""
-    state.forbid_compiling = on
+def using(**values: bool) -> Iterator[None]:
+    """Change attributes of :data:`state` within a block."""
+    before = {name: getattr(state, name) for name in values}
+    vars(state).update(values)
     try:
         yield
     finally:
-        state.forbid_compiling = False
+        vars(state).update(before)
 
 
 class _KernelFile(IndexDataCacheFile):

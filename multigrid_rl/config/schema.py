@@ -94,6 +94,8 @@ class TrainConfig(UpdateKeys):
     much slower on a busy one. 0: all cores left"""
     threads: Literal["auto", 1, 2] = "auto"
     """threads of one pass through a network: 1, 2, or auto, two while a second core is free. No result depends on it"""
+    compiled: bool = True
+    """false: torch alone computes networks and losses, step by step, for a debugger and as the reference. Far slower"""
     shaping: str | None = None
     """module:function of a training reward. null: the environment's own, which gates and scores always use"""
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from multigrid_rl import jit
+
 Array = NDArray[Any]
 #: Compilers of classes of networks; a module is imported with the first network of its class.
 _COMPILERS = {
@@ -95,6 +97,8 @@ _CACHE: WeakKeyDictionary[nn.Module, tuple[CompiledNetwork, list[int]]] = WeakKe
 
 def compile_network(net: nn.Module) -> CompiledNetwork | None:
     """Return the compiled form of a network, valid while its weights stay in place; ``None``: torch computes it."""
+    if not jit.state.networks:
+        return None
     cached = _CACHE.get(net)
     if cached is not None and cached[1] == addresses(cached[0].flat):
         return cached[0]

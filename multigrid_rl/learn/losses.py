@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from multigrid_rl import jit
 from multigrid_rl.fast import compile_network
 from multigrid_rl.fast import loss as fast_loss
 from multigrid_rl.learn.advantages import Estimator
@@ -140,7 +141,8 @@ class Losses(NamedTuple):
 
     def compiled(self, distribution: Distribution) -> bool:
         """Return whether ``fast.loss`` computes them: PPO's objective with built-in value losses."""
-        return self.objective is ppo and self.value_loss in VALUE_LOSSES.values() and fast_loss.supports(distribution)
+        built_in = self.objective is ppo and self.value_loss in VALUE_LOSSES.values()
+        return jit.state.networks and built_in and fast_loss.supports(distribution)
 
 
 def loss_of(

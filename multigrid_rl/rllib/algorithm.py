@@ -17,6 +17,7 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, FAULT_TOLERANCE_STATS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from multigrid_rl import jit
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import MultigridConfig, Settings, algorithm_config
 from multigrid_rl.rllib.env_runner import LocalSampler
@@ -113,7 +114,8 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
     def iterate(self) -> None:
         """Sample, learn and set weights once, with no result: RLlib's counters and timers take a millisecond."""
         self._threads.update()
-        self.run.iterate()
+        with jit.using(networks=self.config.settings.run.train.compiled):
+            self.run.iterate()
         self.row = self.run.row()
 
     def training_step(self) -> None:
@@ -246,8 +248,8 @@ def built_algorithm(config: RunConfig, stages: list[Stage], start: Path | None =
         start: a checkpoint that is read next: its weights replace those of ``init``.
     """
     torch.set_num_threads(config.learner_threads)
-    # Compiles: plays and learns once with small temporary networks.
-    warm_up(config, stages[-1].factory, thread_tuner(config).limit)
+    if config.train.compiled:  # plays and learns once with small temporary networks
+        warm_up(config, stages[-1].factory, thread_tuner(config).limit)
     with ray_session(config):
         run_config = config if start is None else config.model_copy(update={"init": None})
         algorithm: MultigridAlgorithm = algorithm_config(run_config, stages).build_algo()

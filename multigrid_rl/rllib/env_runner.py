@@ -10,6 +10,7 @@ from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils import force_list
 from ray.rllib.utils.checkpoints import Checkpointable
 
+from multigrid_rl import jit
 from multigrid_rl.learn.batches import Experience, estimate
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import distribution_of
@@ -46,6 +47,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         remote = bool(self.worker_index)
         if remote:
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
+            jit.state.networks = self.run.train.compiled
         self.num_envs: int = self.run.games_per_sampler
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         # Tensors of the weights, which are only overwritten: a module's state takes longer than a copy of them.
@@ -68,8 +70,10 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.offset = offset
         self._load(factory)
         first = offset + max(self.worker_index - 1, 0) * self.num_envs
+        with jit.using(networks=self.run.train.compiled):  # opponents keep theirs
+            env = factory.build(self.num_envs, first)
         self.collector = Collector(
-            factory.build(self.num_envs, first),
+            env,
             factory.specs,
             {name: self.module[name].net for name in self.modules},
             seed=self.run.seed,

@@ -20,6 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
+from multigrid_rl import jit
 from multigrid_rl.fast import forward
 from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.models.registry import network_of
@@ -102,6 +103,7 @@ class BatchLearner(UnwrappedModules, PPOTorchLearner):
         torch.manual_seed(self.config.settings.run.seed)
         if self.config.num_learners:
             torch.set_num_threads(1)
+            jit.state.networks = self.config.settings.run.train.compiled
         super().build()
 
     def configure_optimizers(self) -> None:

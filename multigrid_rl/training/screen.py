@@ -160,7 +160,7 @@ def preflight(
         advice = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
         lines.append(f"warning:  train.lr={train.lr:g}: {advice}")
     lines.append(f"network:  {config.model.name} {' x '.join(map(str, config.model.hidden))}, step size {train.lr:g}")
-    learner = f"learner:  {threads}, {config.learner_threads} of torch"
+    learner = f"learner:  {threads if train.compiled else 'nothing compiled'}, {config.learner_threads} of torch"
     trainer = trainer_of(train.trainer)
     lines += trainer.describe(config, learner, config.scenario.kind.games)
     lines += _stages(config)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from gymnasium.spaces import Box
 from torch import nn
 
+from multigrid_rl import jit
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, env_signature
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus, cpu_quota, free_memory
@@ -72,7 +73,8 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
                 raise ConfigError(f"scenario.held_out: {error}") from error
         for stage in stages:
             if not stage.scenario.kind.built_once:
-                stage.factory.build(1, 0)
+                with jit.using(networks=config.train.compiled):  # opponents keep theirs
+                    stage.factory.build(1, 0)
             stage.factory.check_reward()
         trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)
         if config.init is not None and before is None:

@@ -103,7 +103,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     kernels.learn()
     with suppress(jit.NotCompiledError):
         for count in range(2, threads + 1):
-            with jit.forbid_compiling(compiler is not None and config.train.threads == "auto"):
+            with jit.using(forbid_compiling=compiler is not None and config.train.threads == "auto"):
                 set_threads(count)
                 kernels.play()
                 kernels.learn()
@@ -157,7 +157,7 @@ class CompilerProcess:
 
 def start_compiler(config: RunConfig, on_count: Callable[[int], None]) -> None:
     """Let another process compile, too, when the run that starts finds kernels missing on disk."""
-    if available_cpus() > 1:
+    if available_cpus() > 1 and config.train.compiled:
         try:
             pickled = pickle.dumps(config)
         except (pickle.PicklingError, AttributeError, TypeError):  # user classes: only this process compiles
