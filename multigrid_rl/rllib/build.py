@@ -316,7 +316,7 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
 
     Raises ``ConfigError``: a mistake, in one line.
     """
-    selection = [] if scenario is None else [f"scenario={scenario}"]
+    selection = [] if scenario is None else keyword_overrides({"scenario": scenario})
     opponents = [values.pop("opponent")] if "opponent" in values else []
     fixed_values = {name: value for name, value in values.items() if not is_drawn(value)}
     drawn_values = {whole_key(name): value for name, value in values.items() if is_drawn(value)}

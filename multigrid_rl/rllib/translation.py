@@ -35,6 +35,9 @@ def converted(settings: Mapping[str, Any], run: RunConfig) -> Values:
     for name, value in sorted(settings.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
         native = value.item() if isinstance(value, np.generic) else value
         values |= {SAME[name]: native} if name in SAME else CONVERTED[name](native, _unchecked(run, values))
+    steps = settings.get(name := "rollout_fragment_length", values.get("train.num_steps"))
+    if values.get("train.num_steps") != steps:
+        raise ConfigError(expected(name, f"{values['train.num_steps']}, which follows from the batch", steps))
     return values
 
 
