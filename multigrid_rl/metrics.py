@@ -245,9 +245,7 @@ LATER = MetricGroup(
 
 #: Metrics by functions of the user, which gates name.
 OWN = MetricGroup(
-    {
-        "own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own"),
-    }
+    {"own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own")}
 )
 
 #: Consecutive parts of an iteration; the other ``timing/`` metrics are parts of these.

@@ -210,10 +210,7 @@ def grade(
     else:
         grading.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
-    with (
-        exit_on_signals("the same command resumes the class" if table else ""),
-        closing(Scratch()) as scratch,
-    ):
+    with exit_on_signals("the same command resumes the class" if table else ""), closing(Scratch()) as scratch:
         known = hand_ins.playable(earlier, scratch.path) if earlier is not None else {}
         examiner = grading.examiner_of(rules, rubric.parent, known, limits)
         if table is not None:

@@ -29,15 +29,7 @@ from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name, reason_of
 from multigrid_rl.competition.likeness import originals_of
-from multigrid_rl.competition.rubric import (
-    ENTROPY,
-    EPISODES,
-    EntropyMeter,
-    Exam,
-    Rubric,
-    measure,
-    rivals,
-)
+from multigrid_rl.competition.rubric import ENTROPY, EPISODES, EntropyMeter, Exam, Rubric, measure, rivals
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import csv_text, json_text, safe_cell, write_atomic

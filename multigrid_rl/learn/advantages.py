@@ -29,13 +29,7 @@ class Estimator(NamedTuple):
 
 
 def gae(
-    steps: Any,
-    values: Floats,
-    next_values: Floats,
-    *,
-    gamma: float,
-    lam: float,
-    timeout_terminates: bool = False,
+    steps: Any, values: Floats, next_values: Floats, *, gamma: float, lam: float, timeout_terminates: bool = False
 ) -> Floats:
     """Compute advantages (T, N): ``A_t = delta_t + gamma lam A_{t+1}``, ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``.
 

@@ -75,10 +75,7 @@ class RedBlueDoors(MultiAgentEnv):
         self._seeded = self._at_start = False
 
     def reset(
-        self,
-        *,
-        seed: int | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, Any]]]:
         """Start a new game; returns observations and empty infos of all agents. ``options`` are not used.
 

@@ -33,16 +33,7 @@ from multigrid_rl.files import write_atomic
 from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.runs.reports import gates_of
-from multigrid_rl.search.plans import (
-    KINDS,
-    AshaSettings,
-    Outcome,
-    PbtSettings,
-    Score,
-    SearchPart,
-    Status,
-    TrialSpec,
-)
+from multigrid_rl.search.plans import KINDS, AshaSettings, Outcome, PbtSettings, Score, SearchPart, Status, TrialSpec
 from multigrid_rl.search.space import RESERVED_KEYS, Space, load_space, read_yaml
 from multigrid_rl.text import ConfigError, expected, first_error, unknown
 
