@@ -81,11 +81,9 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
     if source.startswith(MINARI):
         return _from_minari(source.removeprefix(MINARI), columns), {}
     path = Path(source)
-    if not path.is_file():
-        raise ConfigError(expected("data import", f"{SOURCES} that exists", source))
-    if path.suffix in TORCH:
-        return _from_torch(path, columns)
-    raise ConfigError(expected("data import", SOURCES, source))
+    if not path.is_file() or path.suffix not in TORCH:
+        raise ConfigError(expected("data import", SOURCES if path.is_file() else f"{SOURCES} that exists", source))
+    return _from_torch(path, columns)
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:

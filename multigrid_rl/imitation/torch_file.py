@@ -60,9 +60,10 @@ def steps(content: Any, folder: Path) -> None:
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     for name in ("mean", "std"):
         if (value := content.get(f"{name}_reward")) is not None:
-            if not isinstance(value, int | float | np.number | torch.Tensor) or not np.isfinite(value).all():
+            number = np.asarray(value)
+            if number.size != 1 or number.dtype.kind not in "fiu" or not np.isfinite(number).all():
                 raise SystemExit(f"expected {name}_reward, a finite number, got {value}")
-            facts[name] = float(value)
+            facts[name] = float(number.item())
     (folder / "told.json").write_text(json.dumps(facts))
 
 

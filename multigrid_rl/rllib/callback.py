@@ -61,13 +61,8 @@ class GateCallback(RLlibCallback):
         every_s: float | None = PLAIN_EVERY,
     ) -> None:
         super().__init__()
-        self._settings: dict[str, Any] = {
-            "gates": gates,
-            "report_episodes": report_episodes,
-            "on_held": on_held,
-            "stop_when_held": stop_when_held,
-            "every_s": every_s,
-        }
+        self._settings: dict[str, Any] = {"gates": gates, "report_episodes": report_episodes, "on_held": on_held}
+        self._settings |= {"stop_when_held": stop_when_held, "every_s": every_s}
         self.keeper = None if gates is None else GateKeeper(list(gates), report_episodes)
         self._episodes = dict.fromkeys(_EPISODES, 0)
         self._printed, self._announced = -math.inf, False
