@@ -178,8 +178,8 @@ class ActionClipper:
             yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # rejected when checked
 
     def __str__(self) -> str:
-        share, most = self._outside / max(self._numbers, 1), self._most
-        text = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
+        share = self._outside / max(self._numbers, 1)
+        text = f"{share:.1%} of the numbers in actions lay up to {self._most:.3g} outside of their bounds"
         return f"clipped:  {text}, where the environment clips them" if self._outside else ""
 
 

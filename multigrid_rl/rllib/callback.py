@@ -89,8 +89,7 @@ class GateCallback(RLlibCallback):
         interval, now = self._settings["every_s"], time.monotonic()
         if interval is not None and (newly_held or now - self._printed >= interval):
             self._printed = now
-            steps = _steps(dict(_numbers(result)))
-            live_console().print(f"{steps:>9,} steps | {plain_gates(keeper)}", markup=False)
+            live_console().print(f"{_steps(dict(_numbers(result))):>9,} steps | {plain_gates(keeper)}", markup=False)
         self._announced |= newly_held
         if newly_held and self._settings["on_held"] is not None:
             self._settings["on_held"](algorithm=algorithm, result=result)

@@ -50,12 +50,12 @@ def _unchecked(run: RunConfig, values: Values) -> RunConfig:
     return run
 
 
-def _schedule(key: str, final: str, points: str, value: Any) -> Values:
-    """Turn a number, or points, into a schedule over environment steps."""
-    fresh: Values = {final: None, points: None}
-    if isinstance(value, list | tuple):
-        return fresh | {points: value}
-    return fresh | ({points: [[0, 0.0]]} if value == 0 and key == "train.lr" else {key: value})
+def _schedule(key: str, stem: str, value: Any) -> Values:
+    """Turn a number, or points, into a schedule over environment steps; its other keys begin with ``stem``."""
+    if value == 0 and key == "train.lr":
+        value = [[0, 0.0]]
+    points = isinstance(value, list | tuple)
+    return {f"{stem}_final": None, f"{stem}_schedule": value if points else None} | ({} if points else {key: value})
 
 
 def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
@@ -91,10 +91,8 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
 
 #: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
 CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
-    "lr": lambda value, _: _schedule("train.lr", "train.lr_final", "train.lr_schedule", value),
-    "entropy_coeff": lambda value, _: _schedule(
-        "train.entropy_coef", "train.entropy_final", "train.entropy_schedule", value
-    ),
+    "lr": lambda value, _: _schedule("train.lr", "train.lr", value),
+    "entropy_coeff": lambda value, _: _schedule("train.entropy_coef", "train.entropy", value),
     "clip_param": lambda value, _: {"train.clip": value, "train.clip_final": None},
     "vf_clip_param": lambda value, _: {"train.vf_clip": None if value == math.inf else value},
     "kl_coeff": lambda value, _: {"train.kl_coef": value},
