@@ -52,8 +52,7 @@ def _unchecked(run: RunConfig, values: Values) -> RunConfig:
 
 def _schedule(key: str, stem: str, value: Any) -> Values:
     """Turn a number, or points, into a schedule over environment steps; its other keys begin with ``stem``."""
-    if value == 0 and key == "train.lr":
-        value = [[0, 0.0]]
+    value = [[0, 0.0]] if value == 0 and key == "train.lr" else value
     points = isinstance(value, list | tuple)
     return {f"{stem}_final": None, f"{stem}_schedule": value if points else None} | ({} if points else {key: value})
 
@@ -81,10 +80,9 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
     """Turn overrides of single modules into values of single networks. Raises ``ConfigError``."""
     modules: dict[str, Values] = {}
     for module, overrides in value.items():
-        for name in overrides:
-            if name not in _OF_MODULES:
-                key = f"algorithm_config_overrides_per_module.{module}"
-                raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(name))))
+        if wrong := [name for name in overrides if name not in _OF_MODULES]:
+            key = f"algorithm_config_overrides_per_module.{module}"
+            raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(wrong[0]))))
         modules[module] = {key.removeprefix("train."): value for key, value in converted(overrides, run).items()}
     return {"train.modules": modules}
 
