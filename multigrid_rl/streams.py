@@ -83,7 +83,7 @@ def seeded(seed: int | Sequence[int], games: NDArray[np.int64], purpose: int = 0
     if isinstance(seed, Sequence):
         return np.concatenate([seeded(game_seed, np.zeros(1, np.int64), purpose) for game_seed in seed])
     out = np.empty(len(games), np.uint64)
-    _seed_streams(np.uint64(seed % 2**64), np.uint64(purpose), games, out)
+    _seed_streams(np.uint64(int(seed) % 2**64), np.uint64(purpose), games, out)
     return out
 
 

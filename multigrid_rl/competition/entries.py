@@ -18,7 +18,7 @@ from multigrid_rl.competition.folders import FolderPart, Scratch, read_parts
 from multigrid_rl.competition.hand_ins import ZIP, entry_name, filed_name, hand_in, reason_of
 from multigrid_rl.competition.sandbox import Limits, kill_descendants
 from multigrid_rl.files import exists
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import CARD_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
 from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.match import PlayerFaultError
@@ -147,9 +147,9 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
         if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's history
             paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
-        elif is_run(str(folder)):
+        elif is_run(str(folder)) or {path.name for path in paths} & {CARD_FILE, AGENT_FILE}:
             wanted = f"a folder of entries, or a run with a league (--with {folder} enters this one)"
-            raise PlayerError(expected(folder, wanted, "a run without"))
+            raise PlayerError(expected(folder, wanted, "a run without" if is_run(str(folder)) else "an entry"))
         hand_ins = [path for path in paths if path.is_dir() or path.suffix in HAND_IN_SUFFIXES or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
+from multigrid_rl.competition.agents import AGENT_FILE
 from multigrid_rl.competition.bundle import folder_kind
 from multigrid_rl.competition.folders import (
     DESKTOP_FILES,
@@ -25,7 +26,7 @@ from multigrid_rl.competition.folders import (
     write_parts,
 )
 from multigrid_rl.files import free_path
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import CARD_FILE, PlayerError
 from multigrid_rl.text import expected, printable, shown
 
 ZIP = ".zip"
@@ -54,8 +55,9 @@ def hand_ins(folder: Path, scratch: Path) -> list[Submission]:
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder with submissions", error.strerror)) from error
-    if not paths:
-        raise PlayerError(expected(folder, "a folder with one folder for each student", "none in it"))
+    if not paths or {path.name for path in paths} & {CARD_FILE, AGENT_FILE}:
+        got = "a submission itself" if paths else "none in it"
+        raise PlayerError(expected(folder, "a folder with one folder for each student", got))
     return [hand_in(path, scratch / folder.resolve().name) for path in paths]
 
 
@@ -130,11 +132,10 @@ def _find_folder(path: Path, scratch: Path, depth: int, room: Counter[str]) -> P
 
 def _inner_paths(folder: Path) -> list[Path]:
     """Return folders and zip files in a folder without links, which lead out of the submission."""
-    try:
+    with suppress(OSError):
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", *DESKTOP_FILES))]
-    except OSError:
-        return []
-    return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
+        return [path for path in paths if not path.is_symlink() and (path.is_dir() or path.suffix.lower() == ZIP)]
+    return []
 
 
 def _unpack(path: Path, target: Path, room: Counter[str]) -> Path:
@@ -209,6 +210,5 @@ def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
     if member.flag_bits & 1:
         raise PlayerError(expected(path, "files without a password", shown(member.filename)))
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may need gigabytes of memory
-        raise PlayerError(
-            expected(path, "stored or deflated files", f"another compression of {shown(member.filename)}")
-        )
+        got = f"another compression of {shown(member.filename)}"
+        raise PlayerError(expected(path, "stored or deflated files", got))

@@ -26,7 +26,7 @@ from multigrid_rl.config.recipes import (
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.tables import SHORT_KEYS
-from multigrid_rl.text import ConfigError, expected, first_error, one_line, suggestion
+from multigrid_rl.text import ConfigError, expected, first_error, one_line, shown, suggestion
 from multigrid_rl.trust import CODE
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -147,8 +147,14 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
     Raises ``ConfigError``: no such key, or an object without an importable name.
     """
-    lists = {name: list(map(named, value)) for name, value in values.items() if isinstance(value, list | tuple)}
-    return [f"{whole_key(name)}={written(named(value))}" for name, value in {**values, **lists}.items()]
+    words = []
+    for name, value in values.items():
+        key, parts = whole_key(name), list(map(named, value)) if isinstance(value, list | tuple) else named(value)
+        try:
+            words.append(f"{key}={written(parts)}")
+        except TypeError as error:
+            raise ConfigError(expected(key, "numbers, texts, lists and mappings", shown(repr(parts)))) from error
+    return words
 
 
 def whole_key(name: str) -> str:

@@ -48,9 +48,11 @@ class Part(Strict):
 
 def as_integer(value: Any) -> Any:
     """Return an integral float such as 2e5, which yaml reads as text, as an integer; other values unchanged."""
-    if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE][0-9]+", value):
-        value = float(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    value = float(value) if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE][0-9]+", value) else value
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, int) and value >= 2**63:  # a run's files, with integers of 64 bits, could not be read again
+        raise ValueError("expected a whole number below 2^63")
+    return value
 
 
 Model = TypeVar("Model", bound=BaseModel)

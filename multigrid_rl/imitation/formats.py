@@ -82,11 +82,9 @@ def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Epi
     if source.startswith(MINARI):
         return _from_minari(source.removeprefix(MINARI), columns), {}
     path = Path(source)
-    if not path.is_file():
-        raise ConfigError(expected("data import", f"{SOURCES} that exists", source))
-    if path.suffix in TORCH:
-        return _from_torch(path, columns)
-    raise ConfigError(expected("data import", SOURCES, source))
+    if not path.is_file() or path.suffix not in TORCH:
+        raise ConfigError(expected("data import", SOURCES if path.is_file() else f"{SOURCES} that exists", source))
+    return _from_torch(path, columns)
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:
@@ -181,8 +179,8 @@ class ActionClipper:
             yield episode._replace(actions=inside) if np.isfinite(beyond).all() else episode  # rejected when checked
 
     def __str__(self) -> str:
-        share, most = self._outside / max(self._numbers, 1), self._most
-        text = f"{share:.1%} of the numbers in actions lay up to {most:.3g} outside of their bounds"
+        share = self._outside / max(self._numbers, 1)
+        text = f"{share:.1%} of the numbers in actions lay up to {self._most:.3g} outside of their bounds"
         return f"clipped:  {text}, where the environment clips them" if self._outside else ""
 
 

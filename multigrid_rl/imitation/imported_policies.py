@@ -6,6 +6,7 @@ Only tensors are read; nothing in a file is executed. The imported network is co
 import shlex
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,8 +48,7 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
         raise ConfigError(expected("scenario", "one of one agent", config.scenario.name)) from error
     if config.scenario.kind.board:
         raise ConfigError(expected("scenario", "an environment of Gymnasium", config.scenario.name))
-    weights = read_weights(source)
-    kind = kind_of(source, weights)
+    kind = kind_of(source, weights := read_weights(source))
     architecture, state = policy_of(source, kind, weights, agent, activation)
     card = {
         "name": output.name, "architecture": architecture, **signature(agent, None),
@@ -127,10 +127,13 @@ def read_weights(path: Path) -> dict[str, Array]:
                     try:
                         with archive.open("policy.pth") as packed, source.open("wb") as file:
                             shutil.copyfileobj(packed, file)
-                    except zipfile.BadZipFile as error:
+                    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
                         raise ConfigError(expected(key, "a whole zip", error)) from error
         with converted(key, "weights", source) as found, np.load(found / "weights.npz", allow_pickle=False) as arrays:
-            return {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
+            weights = {name: np.asarray(arrays[name], np.float32) for name in arrays.files}
+    if wrong := [name for name, values in weights.items() if not np.isfinite(values).all()]:
+        raise ConfigError(expected(key, "finite weights", f"others in {shown(', '.join(wrong))}"))
+    return weights
 
 
 def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:
@@ -153,10 +156,10 @@ def policy_of(
     ``activation``: activation between the layers; ``None``: the library's default. Raises ``ConfigError``:
     the weights do not fit the environment, or our network acts otherwise than the file's.
     """
-    key = f"import-policy: {path}"
-    _check_layers(key, kind, weights)
+    key, continuous = f"import-policy: {path}", isinstance(agent.action_space, spaces.Box)
+    _check_layers(key, kind, weights, agent.action_space)
     hidden = [len(weights[f"{layer}.weight"]) for layer in kind.layers[:-1]]
-    head, bound = kind.head if isinstance(agent.action_space, spaces.Box) else (None, "clip")
+    head, bound = kind.head if continuous else (None, "clip")
     named = {"name": "mlp", "hidden": hidden, "activation": activation or kind.activation, "head": head, "bound": bound}
     architecture = ModelConfig.model_validate(named).model_dump(mode="json")
     network: Any = network_of(agent, architecture)
@@ -174,11 +177,9 @@ def policy_of(
             state[f"policy.{last}.{suffix}"] = torch.cat(parts)
     elif "spread.log_std" in state:
         # A policy without deviations is deterministic: noise of e^-20 is lost in float32.
-        state["spread.log_std"] = (
-            torch.full_like(state["spread.log_std"], -20.0)
-            if kind.log_std is None
-            else torch.from_numpy(weights[kind.log_std].reshape(-1).copy())
-        )
+        none = np.full(len(state["spread.log_std"]), -20.0, np.float32)
+        deviations = none if kind.log_std is None else weights[kind.log_std]
+        state["spread.log_std"] = torch.from_numpy(deviations.reshape(-1).copy())
     for name, value in network.state_dict().items():
         if name in state and state[name].shape != value.shape and name.startswith(("policy", "spread")):
             wanted = f"{name} of shape {tuple(value.shape)}, as {agent.name}'s observations and actions need"
@@ -191,12 +192,18 @@ def policy_of(
     return architecture, state
 
 
-def _check_layers(key: str, kind: Kind, weights: Mapping[str, Array]) -> None:
-    """Raise ``ConfigError`` if the policy has further layers: without them it would act otherwise."""
+def _check_layers(key: str, kind: Kind, weights: Mapping[str, Array], actions: spaces.Space[Any]) -> None:
+    """Raise ``ConfigError`` if the policy would act otherwise: it has further layers, or other actions than its kind.
+
+    Further layers are also those of Stable-Baselines3's ``features_extractor``, before the policy.
+    """
+    if (choices := kind.name.endswith("over choices")) == isinstance(actions, spaces.Box):
+        wanted = f"an environment of {'choices' if choices else 'continuous actions'}"
+        raise ConfigError(expected(f"{key}: {kind.name}", wanted, actions))
     tower = kind.layers[0].rpartition(".")[0]
     layers = {layer for layer, _, suffix in (name.rpartition(".") for name in weights) if suffix == "weight"}
-    more = {layer for layer in layers if layer.rpartition(".")[0] == tower} - {*kind.layers, kind.log_std}
-    if more:
+    more = {layer for layer in layers if layer.rpartition(".")[0] == tower or "features_extractor." in layer}
+    if more := more - {*kind.layers, kind.log_std}:
         wanted = f"no other layers than {', '.join(kind.layers)}"
         raise ConfigError(expected(f"{key}: {kind.name}", wanted, ", ".join(sorted(more))))
 
@@ -225,8 +232,7 @@ def _check_same(key: str, kind: Kind, weights: Mapping[str, Array], network: Any
         found = distribution.bounded(distribution.mode(network.logits(torch.from_numpy(obs)).numpy()))
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
-        squashed = kind.head != (None, "clip")
-        wanted = low + (np.tanh(x) + 1) / 2 * (high - low) if squashed else np.clip(x, low, high)
+        wanted = np.clip(x, low, high) if kind.head == (None, "clip") else low + (np.tanh(x) + 1) / 2 * (high - low)
     else:
         wanted = distribution.mode(x)
     if not np.allclose(found, wanted, atol=_TOLERANCE):

@@ -49,23 +49,39 @@ def steps(content: Any, folder: Path) -> None:
         listed = isinstance(value, list | tuple)
         parts = list(value) if listed else [value]
         if not parts or not all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
-            raise SystemExit(f"expected {name}, an array, got {', '.join(map(str, content))}")
-        rows = [np.asarray(part) for part in parts]
+            got = f"a {type(value).__name__} of other objects" if name in content else ", ".join(map(str, content))
+            raise SystemExit(f"expected {name}, an array or a list of arrays, got {got}")
+        rows = [_array(name, part) for part in parts]
         if any(part.shape != rows[0].shape for part in rows):
             facts["lengths"][name] = [len(part) for part in rows]
             array = np.concatenate(rows)
         else:
             array = np.stack(rows) if listed else rows[0]
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    facts |= {name: float(content[f"{name}_reward"]) for name in ("mean", "std") if f"{name}_reward" in content}
+    for name in ("mean", "std"):
+        if (value := content.get(f"{name}_reward")) is not None:
+            number = np.asarray(value)
+            if number.size != 1 or number.dtype.kind not in "fiu" or not np.isfinite(number).all():
+                raise SystemExit(f"expected {name}_reward, a finite number, got {value}")
+            facts[name] = float(number.item())
     (folder / "told.json").write_text(json.dumps(facts))
+
+
+def _array(name: str, values: torch.Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of real numbers; numpy has neither gradients nor sparse tensors nor bfloat16."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().to_dense()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if np.iscomplexobj(values):
+        raise SystemExit(f"expected {name} of real numbers, got {values.dtype}")
+    return values
 
 
 def weights(content: Any, folder: Path) -> None:
     """Write the tensors of a network's state as ``weights.npz``; of a list of states the first, the policy's."""
     state = content[0] if isinstance(content, list | tuple) and content else content
     tensors = state.items() if isinstance(state, dict) else ()
-    found = {str(name): value.numpy() for name, value in tensors if isinstance(value, torch.Tensor)}
+    found = {str(name): _array(str(name), value) for name, value in tensors if isinstance(value, torch.Tensor)}
     if not found:
         raise SystemExit(f"expected a state_dict, names and tensors, got {type(state).__name__}")
     columns: dict[str, Any] = found  # a keyword of savez is a flag

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.config.compose import load_scenario, named
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.classes import checked_player
 from multigrid_rl.players.factories import match_of, seat_players
@@ -198,7 +198,12 @@ def by_seat(players: Any) -> Mapping[str, Any]:
     """Return players by seat. Raises ``ConfigError`` for anything but a mapping or ``None``."""
     if not isinstance(players or {}, Mapping):
         raise ConfigError(expected("players", "a player for each seat, such as {'blue_0': 'hunter'}", repr(players)))
-    return players or {}
+    return {seat: _saved(who) for seat, who in (players or {}).items()}
+
+
+def _saved(who: Any) -> Any:
+    """Return the checkpoint's folder of an algorithm or a result, whose players play; other players unchanged."""
+    return who if callable(who) or hasattr(who, "act") else named(who)
 
 
 def match_around(
@@ -216,10 +221,9 @@ def match_around(
     for seat in focal:
         spec.team_of(seat)
     others = [seat for seat in spec.seats if seat not in focal]
-    for seat in overrides:
-        if seat not in others:
-            wanted = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
-            raise ConfigError(expected("players", wanted, seat))
+    if wrong := [seat for seat in overrides if seat not in others]:
+        wanted = f"seats beside {', '.join(focal)}: {', '.join(others) or 'none'}"
+        raise ConfigError(expected("players", wanted, wrong[0]))
     seated = {}
     for seat in others:
         choice = overrides.get(seat, selected.opponents.get(seat, DEFAULT))
@@ -227,15 +231,13 @@ def match_around(
         mixture: Mapping[Any, float] = choice if isinstance(choice, Mapping) else single
         if not mixture or not all(isinstance(w, Real) and 0 < float(w) < math.inf for w in mixture.values()):
             raise ConfigError(expected(f"players[{seat!r}]", "a player, or players with weights above 0", choice))
-        seated[seat] = tuple(
-            _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
-        )
+        seated[seat] = tuple(_loaded(who, spec, seat, catalogue)._replace(weight=w) for who, w in mixture.items())
     return match_of(spec, seat_players(spec, seated), games, auto_reset=auto_reset)
 
 
 def _loaded(choice: str | os.PathLike[str] | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
-    if isinstance(choice, str | os.PathLike):
-        return catalogue.seat(os.fspath(choice), spec, seat)
+    if isinstance(saved := _saved(choice), str | os.PathLike):
+        return catalogue.seat(os.fspath(saved), spec, seat)
     player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
     return LoadedPlayer(checked_player(name, player, spec, seat), name)

@@ -137,10 +137,8 @@ class MultigridConfig(PPOConfig):
         """
         if self.settings is None:
             raise ConfigError(expected("MultigridConfig", 'one that config("1v1") returns', "an empty one"))
-        if any(map(is_drawn, self.drawn.values())):
-            raise ConfigError(
-                expected(next(iter(self.drawn)), "a value; tune.Tuner(param_space=...) draws one", "a choice")
-            )
+        if drawn := [key for key, value in self.drawn.items() if is_drawn(value)]:
+            raise ConfigError(expected(drawn[0], "a value; tune.Tuner(param_space=...) draws one", "a choice"))
         if not self.in_evaluation:
             self._check_callbacks()
             self._check_evaluation()
@@ -316,7 +314,7 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
 
     Raises ``ConfigError``: a mistake, in one line.
     """
-    selection = [] if scenario is None else [f"scenario={scenario}"]
+    selection = [] if scenario is None else keyword_overrides({"scenario": scenario})
     opponents = [values.pop("opponent")] if "opponent" in values else []
     fixed_values = {name: value for name, value in values.items() if not is_drawn(value)}
     drawn_values = {whole_key(name): value for name, value in values.items() if is_drawn(value)}

@@ -19,16 +19,17 @@ from multigrid_rl.rllib.results import gate_results, report_columns
 from multigrid_rl.text import ConfigError, expected, suggestion
 from multigrid_rl.training.screen import PLAIN_EVERY, live_console, plain_gates
 
-#: Prefixes of metrics over episodes, and keys of the number of episodes. Only some results have those of evaluation.
-_SOMETIMES = "evaluation/"
+#: Sections that only some results have: where nothing was evaluated, or learned from yet (DQN begins after 1000 steps).
+_EVALUATION, _LEARNERS = f"{keys.EVALUATION_RESULTS}/", f"{keys.LEARNER_RESULTS}/"
+#: Prefixes of metrics over episodes, and keys of the number of episodes.
 _EPISODES = {
     f"{keys.ENV_RUNNER_RESULTS}/": f"{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
-    _SOMETIMES: f"{_SOMETIMES}{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
+    _EVALUATION: f"{_EVALUATION}{keys.ENV_RUNNER_RESULTS}/{keys.NUM_EPISODES}",
 }
 #: Keys of the count of steps: an algorithm that learns from files samples none.
 _STEPS = (
     keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    f"{keys.LEARNER_RESULTS}/{ALL_MODULES}/{keys.NUM_ENV_STEPS_TRAINED_LIFETIME}",
+    f"{_LEARNERS}{ALL_MODULES}/{keys.NUM_ENV_STEPS_TRAINED_LIFETIME}",
     TRAINING_ITERATION,
 )
 
@@ -60,13 +61,8 @@ class GateCallback(RLlibCallback):
         every_s: float | None = PLAIN_EVERY,
     ) -> None:
         super().__init__()
-        self._settings: dict[str, Any] = {
-            "gates": gates,
-            "report_episodes": report_episodes,
-            "on_held": on_held,
-            "stop_when_held": stop_when_held,
-            "every_s": every_s,
-        }
+        self._settings: dict[str, Any] = {"gates": gates, "report_episodes": report_episodes, "on_held": on_held}
+        self._settings |= {"stop_when_held": stop_when_held, "every_s": every_s}
         self.keeper = None if gates is None else GateKeeper(list(gates), report_episodes)
         self._episodes = dict.fromkeys(_EPISODES, 0)
         self._printed, self._announced = -math.inf, False
@@ -93,8 +89,7 @@ class GateCallback(RLlibCallback):
         interval, now = self._settings["every_s"], time.monotonic()
         if interval is not None and (newly_held or now - self._printed >= interval):
             self._printed = now
-            steps = _steps(dict(_numbers(result)))
-            live_console().print(f"{steps:>9,} steps | {plain_gates(keeper)}", markup=False)
+            live_console().print(f"{_steps(dict(_numbers(result))):>9,} steps | {plain_gates(keeper)}", markup=False)
         self._announced |= newly_held
         if newly_held and self._settings["on_held"] is not None:
             self._settings["on_held"](algorithm=algorithm, result=result)
@@ -106,13 +101,13 @@ class GateCallback(RLlibCallback):
         steps, episodes = _steps(metrics), self._finished_episodes(metrics, keeper)
         if episodes < keeper.min_episodes or (keeper.last is not None and steps <= keeper.last.env_steps):
             return
-        for state in keeper.states:
-            name = state.gate.metric
-            if name not in metrics:
-                of_reports = () if run is None else report_columns(run)
-                if name.startswith(_SOMETIMES) or name.removeprefix("multigrid_rl/") in of_reports:
-                    return  # neither evaluated nor reported in this iteration
-                raise ConfigError(expected("gate", "a metric of RLlib's results", name + suggestion(name, metrics)))
+        missing = next((state.gate.metric for state in keeper.states if state.gate.metric not in metrics), None)
+        if missing is not None:
+            of_reports = () if run is None else report_columns(run)
+            known = keeper.last is not None or missing.removeprefix("multigrid_rl/") in of_reports
+            if known or _may_follow(missing, metrics):
+                return  # not evaluated, learned from or reported in this iteration
+            raise ConfigError(expected("gate", "a metric of RLlib's results", missing + suggestion(missing, metrics)))
         moment = Moment(steps, int(result["training_iteration"]), float(result["time_total_s"]))
         keeper.report(moment, episodes, metrics)
         self._episodes = dict.fromkeys(_EPISODES, 0)
@@ -130,6 +125,13 @@ class GateCallback(RLlibCallback):
 def _count_of(value: float | None) -> int:
     """Return a count of RLlib's as an integer; NaN, where nothing was counted, is 0."""
     return int(value) if value is not None and math.isfinite(value) else 0
+
+
+def _may_follow(name: str, metrics: Mapping[str, float]) -> bool:
+    """Return whether a metric is of a section that this result does not have."""
+    if name.startswith(_EVALUATION):
+        return not _count_of(metrics.get(_EPISODES[_EVALUATION]))
+    return name.startswith(_LEARNERS) and not any(other.startswith(_LEARNERS) for other in metrics)
 
 
 def _steps(metrics: Mapping[str, float]) -> int:

@@ -35,6 +35,9 @@ def converted(settings: Mapping[str, Any], run: RunConfig) -> Values:
     for name, value in sorted(settings.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
         native = value.item() if isinstance(value, np.generic) else value
         values |= {SAME[name]: native} if name in SAME else CONVERTED[name](native, _unchecked(run, values))
+    steps = settings.get(name := "rollout_fragment_length", values.get("train.num_steps"))
+    if values.get("train.num_steps") != steps:
+        raise ConfigError(expected(name, f"{values['train.num_steps']}, which follows from the batch", steps))
     return values
 
 
@@ -47,12 +50,11 @@ def _unchecked(run: RunConfig, values: Values) -> RunConfig:
     return run
 
 
-def _schedule(key: str, final: str, points: str, value: Any) -> Values:
-    """Turn a number, or points, into a schedule over environment steps."""
-    fresh: Values = {final: None, points: None}
-    if isinstance(value, list | tuple):
-        return fresh | {points: value}
-    return fresh | ({points: [[0, 0.0]]} if value == 0 and key == "train.lr" else {key: value})
+def _schedule(key: str, stem: str, value: Any) -> Values:
+    """Turn a number, or points, into a schedule over environment steps; its other keys begin with ``stem``."""
+    value = [[0, 0.0]] if value == 0 and key == "train.lr" else value
+    points = isinstance(value, list | tuple)
+    return {f"{stem}_final": None, f"{stem}_schedule": value if points else None} | ({} if points else {key: value})
 
 
 def _batch(value: Any, run: RunConfig) -> dict[str, Any]:
@@ -78,20 +80,17 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
     """Turn overrides of single modules into values of single networks. Raises ``ConfigError``."""
     modules: dict[str, Values] = {}
     for module, overrides in value.items():
-        for name in overrides:
-            if name not in _OF_MODULES:
-                key = f"algorithm_config_overrides_per_module.{module}"
-                raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(name))))
+        if wrong := [name for name in overrides if name not in _OF_MODULES]:
+            key = f"algorithm_config_overrides_per_module.{module}"
+            raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(wrong[0]))))
         modules[module] = {key.removeprefix("train."): value for key, value in converted(overrides, run).items()}
     return {"train.modules": modules}
 
 
 #: RLlib's names of settings that are keys of ours in another form: (value, the run) -> values by key.
 CONVERTED: dict[str, Callable[[Any, RunConfig], dict[str, Any]]] = {
-    "lr": lambda value, _: _schedule("train.lr", "train.lr_final", "train.lr_schedule", value),
-    "entropy_coeff": lambda value, _: _schedule(
-        "train.entropy_coef", "train.entropy_final", "train.entropy_schedule", value
-    ),
+    "lr": lambda value, _: _schedule("train.lr", "train.lr", value),
+    "entropy_coeff": lambda value, _: _schedule("train.entropy_coef", "train.entropy", value),
     "clip_param": lambda value, _: {"train.clip": value, "train.clip_final": None},
     "vf_clip_param": lambda value, _: {"train.vf_clip": None if value == math.inf else value},
     "kl_coeff": lambda value, _: {"train.kl_coef": value},

@@ -102,13 +102,7 @@ class RunFolder:
     Raises ``FileExistsError``: the folder exists already.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: RunConfig,
-        seated: Seating,
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, config: RunConfig, seated: Seating, facts: Mapping[str, Any] | None = None) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self._lock = lock_file(path / LOCK)

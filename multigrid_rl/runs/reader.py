@@ -157,6 +157,13 @@ class RunRecord:
         return {ALL_GATES: self.verdict["env_steps_to_held"], **held}
 
 
+def _missing(path: Path) -> str:
+    """Return the message for a missing file of a run's folder."""
+    got = f"one without {path.name}" if path.parent.is_dir() else "a file" if path.parent.exists() else "none there"
+    hint = "".join(f" (did you mean {above.parent}?)" for above in path.parents if above.name == "checkpoints")
+    return f"{path.parent}: expected a run folder, got {got}{hint}"
+
+
 def _read_file(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
     """Read a file of a run unchanged, if it fits ``schema``. Raises ``ConfigError``."""
     try:
@@ -165,9 +172,7 @@ def _read_file(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
         )
         schema.model_validate(content)
     except (FileNotFoundError, NotADirectoryError) as error:
-        got = f"one without {path.name}" if path.parent.is_dir() else "a file" if path.parent.exists() else "none there"
-        hint = "".join(f" (did you mean {above.parent}?)" for above in path.parents if above.name == "checkpoints")
-        raise ConfigError(f"{path.parent}: expected a run folder, got {got}{hint}") from error
+        raise ConfigError(_missing(path)) from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -223,7 +228,7 @@ def opponent_hashes(run: Path) -> dict[str, str]:
 def read_run(path: Path) -> RunRecord:
     """Read a run folder; an incomplete last line is left out. Raises ``ConfigError``."""
     if not (path / "metrics.jsonl").is_file():
-        raise ConfigError(f"{path}: expected a run folder, got one without metrics.jsonl")
+        raise ConfigError(_missing(path / "metrics.jsonl"))
     config = read_config(path)
     reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:

@@ -152,7 +152,7 @@ class Course(Part):
     def over(self, now: float) -> bool:
         """Return whether the storage time of the privacy page is over."""
         ends = [each.at.timestamp() for each in self.deadlines]
-        return bool(ends) and now > max(ends) + DAY_S * self.keep_days
+        return now > max(ends, default=now) + DAY_S * self.keep_days
 
     @cached_property
     def zone(self) -> ZoneInfo:
@@ -207,20 +207,25 @@ def read_course(path: Path) -> Course:
 def read_roster(path: Path) -> list[Enrolled]:
     """Read a roster: a CSV with the columns ``id`` and ``name``, perhaps ``email`` and ``role``, in any order.
 
-    Raises ``ConfigError``: no such file, a missing column, a repeated id, an unknown role.
+    Raises ``ConfigError``: no such file, a missing column, a cell too many, a repeated id, an unknown role.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=None)
+        lines = csv.reader(text, skipinitialspace=True, strict=True)
+        rows = [(lines.line_num, [printable(cell.strip()) for cell in line]) for line in lines if "".join(line).strip()]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(expected(path, "a roster, a CSV in UTF-8", getattr(error, "strerror", error))) from error
-    rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
+    columns = [cell.lower() for cell in rows[0][1]] if rows else []
+    if not {"id", "name"} <= {*columns}:
+        raise ConfigError(expected(f"{path}: line 1", "the columns id and name", ", ".join(columns) or "nothing"))
     people: dict[str, Enrolled] = {}
-    for number, row in enumerate(rows, 2):
-        cells = {str(key).strip().lower(): printable((value or "").strip()) for key, value in row.items() if key}
+    for number, row in rows[1:]:
+        cells = dict(zip(columns, row, strict=False))
         code, name, email = (cells.get(key, "") for key in ("id", "name", "email"))
         person = Enrolled(code, name, email, cells.get("role") or "student")
-        if not person.code or not person.name:
-            raise ConfigError(expected(f"{path}: line {number}", "an id and a name", ", ".join(cells.values())))
+        if any(row[len(columns) :]) or not code or not name:
+            wanted = f"an id and a name, and {len(columns)} cells (a comma in a name needs quotes)"
+            raise ConfigError(expected(f"{path}: line {number}", wanted, ", ".join(row)))
         if person.role not in ROLES or person.code in people:
             wanted, got = ("each id once", code) if person.code in people else (" or ".join(ROLES), person.role)
             raise ConfigError(expected(f"{path}: line {number}", wanted, got))

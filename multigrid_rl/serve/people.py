@@ -139,8 +139,7 @@ class People(Store):
 
     def person_by_code(self, code: str) -> Person | None:
         """Return a person by the id of the roster."""
-        with self.reading() as session:
-            return session.scalar(select(Person).where(Person.code == code))
+        return next(iter(self.all(select(Person).where(Person.code == code))), None)
 
     def revoke(self, person_id: int) -> None:
         """Revoke a person's links, tokens and sessions."""

@@ -134,6 +134,14 @@ def test_empty_class_is_refused(tmp_path):
         found(tmp_path)
 
 
+@pytest.mark.parametrize("file", ["card.json", "agent.yaml"])
+def test_submission_itself_is_no_class(tmp_path, file):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / file).touch()  # each of its files would be a student without points
+    with pytest.raises(PlayerError, match="one folder for each student, got a submission itself"):
+        found(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("bound", "most", "members", "said"),
     [

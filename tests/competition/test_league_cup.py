@@ -48,3 +48,10 @@ def test_a_run_without_a_league_is_no_folder_of_entries(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(PlayerError, match=r"expected a folder of entries, or .*, got a run without$"):
         find_entries(tmp_path, ["random"], Catalogue(tmp_path / "none"), TABLE)
+
+
+@pytest.mark.parametrize("file", ["card.json", "agent.yaml"])
+def test_an_entry_is_no_folder_of_entries(tmp_path, file):
+    (tmp_path / file).touch()  # each of its files would be an entry that cannot play
+    with pytest.raises(PlayerError, match=r"--with .* enters this one., got an entry$"):
+        find_entries(tmp_path, ["random"], Catalogue(tmp_path / "none"), TABLE)

@@ -142,6 +142,20 @@ def test_gates_of_algorithms_that_play_to_be_evaluated_alone_count_those_episode
     assert callback.keeper.last.env_steps == steps
 
 
+def test_metric_of_a_learner_that_has_not_begun_is_awaited():
+    callback, name = GateCallback([Gate("learners/p/qf_mean", ">=", 1)], every_s=None), "learners/p/qf_mean"
+    learned = [{}, {"p": {"qf_mean": 2.0}}, {"p": {}}]  # DQN samples before it learns
+    rows = judged(callback, [row | {"learners": part} for row, part in zip(results(1, 1, 1), learned, strict=True)])
+    assert [row["gates"][name]["met"] for row in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize("name", ["learners/p/qf_men", f"{EVALUATED}s"])
+def test_misspelt_metric_of_a_section_that_is_there_is_refused(name):
+    rows = [evaluated(1, 20) | {"learners": {"p": {"qf_mean": 2.0}}}]
+    with pytest.raises(ConfigError, match=f"got {name} .did you mean {name[:-2]}"):
+        judged(GateCallback([Gate(name, ">=", 1)], every_s=None, report_episodes=1), rows)
+
+
 def test_gates_of_training_and_of_evaluation_wait_for_both():
     callback = GateCallback([Gate(EVALUATED, ">=", 1), Gate(RETURN, ">=", 1)], report_episodes=10, every_s=None)
     played = {"episode_return_mean": 1.0, "num_episodes": 5}

@@ -40,6 +40,13 @@ def test_algorithm_checkpoint_and_result_are_judged_alike_in_one_call(trained):
         multigrid_rl.evaluate(SimpleNamespace(checkpoint=None), **PLAYED)
 
 
+def test_environment_seats_them_alone_and_in_a_mixture(trained):
+    algorithm, folder = trained
+    result = SimpleNamespace(checkpoint=Checkpoint(folder), metrics={})
+    for who in (algorithm, folder, Checkpoint(folder), result, {algorithm: 1, "random": 2}):
+        multigrid_rl.make("1v1", players={"blue_0": who}).reset(seed=1)
+
+
 def test_policy_seat_start_and_replay_take_them(trained, built):
     (algorithm, folder), hashes = trained, set()
     for who in (algorithm, folder):

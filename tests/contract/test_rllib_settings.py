@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ray import tune
 from ray._common.deprecation import DEPRECATED_VALUE
 from ray.rllib.algorithms.ppo import PPOConfig
 
@@ -59,3 +60,17 @@ def test_what_is_not_followed_is_refused_in_one_line():
         vars(made)[name] = {"other"} if name == "policies" else object()
         with pytest.raises(ConfigError, match=r"^.*nothing of ours follows it.*$"):
             made._user_values()
+
+
+def test_fragment_and_batch_that_differ_are_refused():
+    made = config("1v1", *TINY).env_runners(rollout_fragment_length=32)
+    assert made.copy().training(train_batch_size=32 * 32)._user_values() == {"train.num_steps": 32}
+    with pytest.raises(ConfigError, match="rollout_fragment_length: expected 16, which follows from the batch, got 32"):
+        made.training(train_batch_size=32 * 16)._user_values()
+
+
+def test_values_that_no_configuration_has_are_refused_by_their_key():
+    with pytest.raises(ConfigError, match=r"^model.hidden: expected numbers, texts, lists and mappings, got .*Categ"):
+        config("1v1", hidden=[tune.choice([16, 32]), 16])
+    with pytest.raises(ConfigError, match=r"^scenario: expected"):
+        config(tune.choice(["1v1", "coop"]))

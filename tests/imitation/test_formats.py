@@ -1,6 +1,7 @@
 """Recorded play from others and for others."""
 
 import itertools
+import math
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,10 +45,11 @@ def test_course_torch_file_is_converted_once(tmp_path):
 
 
 def test_tensors_are_read_like_arrays(tmp_path):
-    content = {name: torch.ones(4, 2) for name in ("observations", "actions")}
-    torch.save(content, tmp_path / "x.pt")
+    content = {"observations": torch.ones(4, 2).to_sparse(), "actions": torch.ones(4, 2, dtype=torch.bfloat16)}
+    torch.save({**content, "actions": content["actions"].requires_grad_()}, tmp_path / "x.pt")
     steps(content_of(str(tmp_path / "x.pt")), tmp_path)
-    assert np.load(tmp_path / "observations.npy").tolist() == [[1.0, 1.0]] * 4
+    for name in content:
+        assert np.load(tmp_path / f"{name}.npy").tolist() == [[1.0, 1.0]] * 4
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,11 @@ def test_tensors_are_read_like_arrays(tmp_path):
     [
         (course(4, bomb=Bomb()), "Weights only load failed"),
         ([1], "expected a dictionary, got list"),
-        ({"observations": np.zeros((2, 3))}, "expected actions, an array, got observations"),
+        ({"observations": np.zeros((2, 3))}, "expected actions, an array or a list of arrays, got observations"),
+        (course(4, actions=[[0.5]] * 4), "expected actions, an array or a list of arrays, got a list of other objects"),
+        (course(4, actions=torch.zeros(4, 1, dtype=torch.complex64)), "actions of real numbers, got complex64"),
+        (course(4, mean_reward=math.nan), "expected mean_reward, a finite number, got nan"),
+        (course(4, std_reward="1.5"), "expected std_reward, a finite number, got 1.5"),
     ],
 )
 def test_rejects_torch_files_with_other_content(tmp_path, capsys, content, message):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -197,6 +198,19 @@ def test_files_that_are_none_of_tensors_are_refused_in_a_line(tmp_path, capfd):
     assert "executed" not in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(("at", "byte"), [(30 + len("policy.pth") + 9, 255), (8, 99), (6, 1)])
+def test_zip_that_cannot_be_unpacked_is_refused_in_a_line(tmp_path, at, byte):
+    """Its data are damaged, its compression is an unknown one, or it has a password."""
+    with zipfile.ZipFile(tmp_path / "sb3.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("policy.pth", bytes(range(256)) * 64)
+    data = bytearray((tmp_path / "sb3.zip").read_bytes())
+    data[at] = byte
+    if at < 10:  # the list of files says it, too
+        data[data.index(b"PK\x01\x02") + at + 2] = byte
+    (tmp_path / "sb3.zip").write_bytes(data)
+    refused(tmp_path / "sb3.zip", "env_id=Pendulum-v1", "a whole zip")
+
+
 def test_files_that_are_no_policy_are_refused_in_a_line(here, tmp_path):
     torch.manual_seed(0)
     good, _ = cleanrl_sac()
@@ -204,7 +218,21 @@ def test_files_that_are_no_policy_are_refused_in_a_line(here, tmp_path):
     written(tmp_path / "unknown.pt", {"encoder.weight": torch.zeros(2, 2)})
     written(tmp_path / "good.pt", good)
     written(tmp_path / "deep.pt", good | {"fc3.weight": torch.eye(16), "fc3.bias": torch.zeros(16)})
+    ppo, choices = cleanrl_ppo()[0], dict[str, torch.Tensor]()
+    written(tmp_path / "nan.pt", ppo | {"actor_logstd": torch.full((1, ACTIONS), math.nan)})
+    written(tmp_path / "drawn.pt", ppo)
+    layers(choices, CLEANRL_PPO[0], [OBS, 8, 8, ACTIONS], nn.Tanh)
+    written(tmp_path / "choices.pt", choices)
+    written(tmp_path / "features.zip", sb3_ppo()[0] | {"pi_features_extractor.net.weight": torch.eye(OBS)})
     for name, where, said in (
+        ("nan.pt", "env_id=Pendulum-v1", "finite weights, got others in actor_logstd"),
+        (
+            "drawn.pt",
+            "scenario=cartpole",
+            "CleanRL's PPO: expected an environment of continuous actions, got MultiDiscrete([2])",
+        ),
+        ("choices.pt", "env_id=Pendulum-v1", "over choices: expected an environment of choices, got Box("),
+        ("features.zip", "env_id=Pendulum-v1", "no other layers than mlp_extractor.policy_net.0"),
         ("scaled.pt", "env_id=Pendulum-v1", "actions of [-2.0] to [2.0], got [-1.0] to [1.0]"),
         ("unknown.pt", "env_id=Pendulum-v1", "CleanRL's SAC, CleanRL's TD3"),
         ("deep.pt", "env_id=Pendulum-v1", "no other layers than fc1, fc2, fc_mean, got fc3"),

@@ -235,3 +235,27 @@ def test_two_ids_that_look_alike_are_two_results(tmp_path):
     store.sync([Enrolled("12/345", "Ada"), Enrolled("12_345", "Ben")])
     with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         assert len({*archive.namelist()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id;name\n1;Ada\n", "line 1: expected the columns id and name, got id;name"),
+        ("1,Ada\n", "line 1: expected the columns id and name, got 1, ada"),
+        ("", "line 1: expected the columns id and name, got nothing"),
+        (
+            "id,name,email\n1,Lovelace, Ada,a@x.org\n",
+            "line 2: expected an id and a name, and 3 cells (a comma in a name needs quotes), got 1",
+        ),
+        ('id,name\n1,"Ada\n2,Ben\n', "expected a roster, a CSV in UTF-8, got unexpected end of data"),
+        ("id,name\n\n1,Ada\n1,Ben\n", "line 4: expected each id once, got 1"),
+    ],
+)
+def test_roster_that_would_lose_a_student_or_an_address_is_refused(tmp_path, text, message):
+    (tmp_path / "roster.csv").write_text(text, newline="")
+    assert message in refusal(read_roster, tmp_path / "roster.csv")
+
+
+def test_roster_of_any_spreadsheet_is_read(tmp_path):
+    (tmp_path / "roster.csv").write_bytes(b'\xef\xbb\xbf Name , ID ,\r"Lovelace, Ada",007,\r,,\r')
+    assert read_roster(tmp_path / "roster.csv") == [Enrolled("007", "Lovelace, Ada")]

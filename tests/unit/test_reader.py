@@ -55,3 +55,8 @@ def test_failed_write_keeps_old_file_and_no_temporary(tmp_path, monkeypatch):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_folder_that_is_not_there_is_not_called_one_without_a_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere: expected a run folder, got none there$"):
+        read_run(tmp_path / "nowhere")

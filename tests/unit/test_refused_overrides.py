@@ -24,6 +24,7 @@ REFUSED = [
     ("lr=3e-4", r"^lr: expected one of the keys .*, got lr \(did you mean train\.lr\?\)"),
     ("entropy_coeff=0", r"^entropy_coeff: .*, got entropy_coeff \(did you mean train\.entropy_coef\?\)"),
     ("scenario=1v1 scenario.gates=[{metric:entropy/*,at_mots:1}]", r"at_mots \(did you mean at_most\?\)"),
+    ("train.until=1e30", r"^train\.until: expected a whole number below 2\^63, got 1"),
     ("train.lr.foo=1", r"^train\.lr: .*got train\.lr\.foo=1"),
     ("colour=3", r"^colour: expected .* and \d+ more, got colour"),
     *((f"{verb}=1v1", rf"^{verb}: expected .* and \d+ more, got {verb}") for verb in sorted(OF_OTHER_VERBS)),

@@ -66,3 +66,8 @@ def test_below_moves_only_its_own_stream():
     before = stream.copy()
     below(stream, 1, 10)
     assert (stream != before).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.uint64])
+def test_seeds_of_numpy_are_those_of_python(kind):
+    assert np.array_equal(seeded(kind(7), np.arange(3)), seeded(7, np.arange(3)))
