@@ -54,10 +54,14 @@ def _unread(train: TrainConfig) -> dict[str, str]:
     """Return the keys of ``train`` that a run with its other values does not read, each with the value that says so."""
     trainer = trainer_of(train.trainer)
     unread = dict.fromkeys((*trainer.unread, *["epochs"] * trainer.replays), f"train={train.trainer}")
-    if train.pi_iters is not None:
-        unread["epochs"] = f"train.pi_iters={train.pi_iters}"
-    if train.psi in (*WITHOUT_VALUES, "baselined_return"):  # Monte Carlo returns
-        unread.setdefault("lam", f"train.psi={train.psi}")
+    for name, keys, valid in (
+        ("pi_iters", ("epochs",), train.pi_iters is None),
+        ("psi", ("lam",), train.psi not in (*WITHOUT_VALUES, "baselined_return")),  # Monte Carlo returns
+        ("kl_coef", ("kl_target",), train.kl_coef is not None or train.modules),
+        ("lr_schedule", ("lr", "lr_final"), train.lr_schedule is None),
+        ("entropy_schedule", ("entropy_coef", "entropy_final", "entropy_decay"), train.entropy_schedule is None),
+    ):
+        unread |= {} if valid else dict.fromkeys(keys, f"train.{name}={written(getattr(train, name))}")
     return unread
 
 

@@ -41,6 +41,11 @@ REFUSED = [
         "env_id=CartPole-v1 train.psi=future_return train.lam=.9",
         "train.lam: expected nothing with train.psi=future_ret",
     ),
+    ("scenario=1v1 train.kl_target=.1", "train.kl_target: expected nothing with train.kl_coef=null, which"),
+    (
+        "scenario=1v1 train.lr=1e-3 train.lr_schedule=[[0,1e-3],[9,0]]",
+        "train.lr: expected nothing with train.lr_schedule",
+    ),
     (f"{BODY} train=gail data=x train.adversarial.gradient_penalty=-1", "train.adversarial.gradient_penalty"),
 ]
 
