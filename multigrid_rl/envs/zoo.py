@@ -179,12 +179,11 @@ class Seat(NamedTuple):
             flat = np.asarray(obs)
             if flat.shape != space.shape:
                 raise ConfigError(expected("observation", f"shape {space.shape} of its space", flat.shape))
-            row[:size] = flat.reshape(-1)
         else:
             flat = spaces.flatten(space, obs)
             if len(flat) != size:  # numpy would stretch a single number
                 raise ConfigError(expected("observation", f"{size} numbers of {space}", len(flat)))
-            row[:size] = flat
+        row[:size] = flat.reshape(-1)
         for begin, end in self.pixels:
             row[begin:end] /= 255
         if self.legal and legal is None:

@@ -151,14 +151,11 @@ def _trial_network(agent: AgentSpec, architecture: dict[str, Any], functions: di
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
     distribution = distribution_of(agent.action_space, architecture["bound"], network)
     if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.fills_bounds:
-        bounds = shown(
-            ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
-        )
-        LOG.warning(
-            "model.bound: draws begin around 0, within +-3, and clip does not spread them over %s: tanh or clip3 "
-            "do, null chooses",
-            bounds,
-        )
+        pairs = zip(distribution.low, distribution.high, strict=True)
+        bounds = shown(", ".join(f"{low:g} to {high:g}" for low, high in pairs), 80)
+        remedy = "tanh or clip3 do, null chooses" if distribution.finite else "an ActionWrapper of yours does"
+        said = "model.bound: draws begin around 0, within +-3, and clip does not spread them over %s: %s"
+        LOG.warning(said, bounds, remedy)
     objective_of(functions["train.objective"])
     value_loss_of(functions["train.value_loss"])
     if any(":" in name for name in functions.values()):
