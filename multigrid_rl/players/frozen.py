@@ -95,9 +95,8 @@ class FrozenPlayer:
         actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
-        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(
-            choice_type(max(self.distribution.choices))
-        )
+        choices: NDArray[Any] = actions[:, 0] if self.distribution.components == 1 else actions
+        return choices.astype(choice_type(max(self.distribution.choices)))
 
     def predict(
         self, observation: Any, state: torch.Tensor | None = None, rng: np.random.Generator | Streams | None = None
