@@ -160,8 +160,9 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
     base = distribution_of(space, bound)
     asked = (name or "gaussian", bound or "clip")
     if isinstance(base, Gaussian) and not base.finite and asked != ("gaussian", "clip"):  # every draw is an action
-        key, wanted = "bound" if asked[0] == "gaussian" else "head", "gaussian with clip for actions without bounds"
-        raise ArchitectureError(expected(f"architecture.{key}", wanted, " with ".join(asked)))
+        key, got = "bound" if asked[0] == "gaussian" else "head", " with ".join(asked)
+        wanted = "head gaussian with bound clip for actions without bounds"
+        raise ArchitectureError(expected(f"architecture.{key}", wanted, got))
     if name is None or (name == "gaussian" and isinstance(base, Gaussian)):
         return base
     if not isinstance(base, Gaussian) or name not in HEADS:

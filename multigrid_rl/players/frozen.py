@@ -129,10 +129,9 @@ class FrozenPlayer:
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             got = f"{shown(repr(observation), 80)}: {shown(str(error), 80)}"
             raise ConfigError(expected("observation", f"what {self.name} was trained to read", got)) from error
+        source: Any = rng
         if isinstance(rng, np.random.Generator):
-            source: Any = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
-        else:
-            source = rng
+            source = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
         chosen = self.distribution.mode(outputs) if source is None else self.distribution.draw(outputs, source).actions
         actions = self.native_actions(chosen)
         if self.card is not None and self.card.taken is not None:

@@ -91,7 +91,7 @@ def test_actions_at_bounds_that_float32_rounds_are_actions_of_the_box(space):
 def test_boxes_whose_width_is_no_number_are_clipped_alone(key, value):
     agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(-3e38, 3e38, (1,)))
     architecture = {**compose(["env_id=Pendulum-v1"]).model.model_dump(), key: value}
-    with pytest.raises(ConfigError, match=rf"model\.{key}: expected gaussian with clip .*, got .*{value}"):
+    with pytest.raises(ConfigError, match=rf"model\.{key}: expected head gaussian .*, got .*{value}"):
         _trial_network(agent, architecture, {})
 
 
