@@ -114,7 +114,7 @@ _WANTED = {
     "float_parsing": "a number", "float_type": "a number", "int_parsing": "a whole number",
     "int_type": "a whole number", "int_from_float": "a whole number", "bool_parsing": "true or false",
     "bool_type": "true or false", "tuple_type": "a list, such as [{got}]", "list_type": "a list, such as [{got}]",
-    "dict_type": "a mapping", "string_type": "a string",
+    "dict_type": "a mapping", "string_type": "a string", "int_parsing_size": "a whole number within 64 bits",
     "model_type": "a mapping", "model_attributes_type": "a mapping",
     "too_short": "a list of at least {min_length}", "too_long": "a list of at most {max_length}",
     "string_too_long": "at most {max_length} characters", "string_too_short": "at least {min_length} characters",

@@ -204,6 +204,7 @@ FAULTS = {
     "paid inf": lambda o, r, *rest: (o, {**r, "a_1": np.inf}, *rest),
     "no end": lambda o, r, d, *rest: (o, r, {"a_0": d["a_0"]}, *rest),
     "stranger paid": lambda o, r, *rest: (o, {**r, "ghost": 1.0}, *rest),
+    "stranger ends": lambda o, r, d, *rest: (o, r, {**d, "__all__": True}, *rest),
     "common": lambda o, r, d, c, i: ({**o, "common": 1}, r, d, c, {**i, "common": {}}),
     "flags": lambda *answer: (*answer[:4], {"a_1": {"action_mask": np.ones(7)}}),
     "stuck": lambda *answer: (*answer[:4], {"a_1": {"action_mask": np.zeros(3)}}),

@@ -118,9 +118,8 @@ def write_onnx(source: Path, target: Path) -> str:
         except MISTAKES as error:  # a user's network may raise anything
             raise PlayerError(expected(source, "a network that torch can export", one_line(error)[:200])) from error
     model = onnx.load_model_from_string(file.getvalue())
-    onnx.helper.set_model_props(
-        model, {"card": card.model_dump_json(exclude_none=True), "seats": ", ".join(card.seats)}
-    )
+    facts = {"card": card.model_dump_json(exclude_none=True), "seats": ", ".join(card.seats)}
+    onnx.helper.set_model_props(model, facts)
     content = model.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     share, difference = compare(session, player, rows)

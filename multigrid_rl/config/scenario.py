@@ -37,8 +37,7 @@ class Part(Strict):
         for name, value in values.items() if isinstance(values, dict) else ():
             if name not in cls.model_fields:
                 raise ValueError(unknown(shown(str(name)), shown(str(name)), cls.model_fields, "one of the keys {}"))
-            if isinstance(value, dict):
-                _no_flag_inside(name, value)
+            _check_numbers(name, value)
             # Also of int | None, and of Literal["auto", 1, 2].
             kinds = re.findall(r"\b(?:int|float|bool)\b|Literal\[.*\d", str(cls.model_fields[name].annotation))
             if isinstance(value, bool) and kinds and "bool" not in kinds:
@@ -48,11 +47,9 @@ class Part(Strict):
 
 def as_integer(value: Any) -> Any:
     """Return an integral float such as 2e5, which yaml reads as text, as an integer; other values unchanged."""
-    value = float(value) if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE][0-9]+", value) else value
-    value = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(value, int) and value >= 2**63:  # a run's files, with integers of 64 bits, could not be read again
-        raise ValueError("expected a whole number below 2^63")
-    return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]*)?[eE][0-9]+", value):
+        value = float(value)
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -60,13 +57,14 @@ Model = TypeVar("Model", bound=BaseModel)
 Steps = Annotated[int, Field(ge=1), BeforeValidator(as_integer)]
 
 
-def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
+def _check_numbers(key: str, value: Any) -> None:
     # Weights of bonuses and mixtures are numbers in mappings without a schema.
-    for name, value in values.items():
-        if isinstance(value, dict):
-            _no_flag_inside(f"{key}.{name}", value)
-        elif isinstance(value, bool) and key.split(".", maxsplit=1)[0] in ("bonus", "seats", "anchors"):
-            raise ValueError(expected(f"{key}.{name}", "a number", value))
+    for name, part in value.items() if isinstance(value, dict) else ():
+        _check_numbers(f"{key}.{name}", part)
+    if isinstance(value, bool) and re.match(r"(bonus|seats|anchors)\.", key):
+        raise ValueError(expected(key, "a number", value))
+    if isinstance(value, int) and abs(value) >= 2**63:  # the run's own file could not be read again
+        raise ValueError(expected(key, "a whole number within 64 bits", value))
 
 
 class GameConfig(Part):

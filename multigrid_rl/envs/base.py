@@ -1,5 +1,6 @@
 """Base classes and helpers of environments of other packages: episodes, seeds, time limits, actions, rewards."""
 
+import operator
 import os
 import signal
 import threading
@@ -108,7 +109,7 @@ def single_agent_step(obs: Array, final: Array, rewards: Array, mask: Array, end
 def unsupported_actions(space: spaces.Space[Any]) -> str:
     """Return the actions that our networks support, if those of ``space`` are others; else an empty text."""
     if isinstance(space, spaces.Box):
-        return ""
+        return "" if np.less(*_bounds(space)).all() else "actions whose low bounds lie below the high ones, in float32"
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return "Discrete, MultiDiscrete, MultiBinary or Box actions"
     return "" if int(flat_actions(space).nvec.max()) <= MAX_CHOICES else f"at most {MAX_CHOICES} choices of an action"
@@ -117,12 +118,23 @@ def unsupported_actions(space: spaces.Space[Any]) -> str:
 def flat_actions(space: spaces.Space[Any]) -> Any:
     """Return the action space in the form of networks: components (C,) or numbers (A,)."""
     if isinstance(space, spaces.Box):
-        return spaces.Box(space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32))
+        return spaces.Box(*_bounds(space))
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiDiscrete([2] * int(np.prod(space.shape)))
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1).tolist()
     return spaces.MultiDiscrete([int(count) for count in choices])
+
+
+def _bounds(space: spaces.Box) -> tuple[Array, Array]:
+    """Return the outermost bounds (A,) float32 that do not lie outside of the environment's."""
+    with np.errstate(over="ignore"):
+        low, high = (bounds.reshape(-1).astype(np.float32) for bounds in (space.low, space.high))
+    # Compared as numbers of Python: numpy would round integers of 64 bits first.
+    below = list(map(operator.lt, low.tolist(), space.low.reshape(-1).tolist()))
+    above = list(map(operator.gt, high.tolist(), space.high.reshape(-1).tolist()))
+    inner_low, inner_high = np.nextafter(low, np.float32(np.inf)), np.nextafter(high, np.float32(-np.inf))
+    return np.where(below, inner_low, low), np.where(above, inner_high, high)
 
 
 def native(space: spaces.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:

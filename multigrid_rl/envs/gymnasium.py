@@ -75,10 +75,6 @@ def _make_registered(env_id: str, env_args: dict[str, Any], *, render: bool) -> 
             env = _build(env_id, env_args, render=render)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
-    except SyntaxError as error:
-        raise ValueError(
-            expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
-        ) from error
     except gymnasium.error.Error as error:
         got = f"{env_id}{suggestion(env_id, gymnasium.registry)}: {error}"
         raise ValueError(expected("env_id", "the id of a registered environment", got)) from error
@@ -86,9 +82,8 @@ def _make_registered(env_id: str, env_args: dict[str, Any], *, render: bool) -> 
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
     except (Exception, SystemExit) as error:  # untrusted code may raise anything
-        raise ValueError(
-            expected("env_id", "an environment that can be made", f"{env_id}: {mistake(error)}")
-        ) from error
+        got = f"{env_id}: {mistake(error)}"
+        raise ValueError(expected("env_id", "an environment that can be made", got)) from error
     if env.render_mode == "human":
         env.close()
         wanted = "render_mode: null, as this environment opens a window by itself"
@@ -312,9 +307,7 @@ class GymnasiumFactory(EnvFactory):
         observations = seat.space if seat.pixels or seat.legal else spaces.flatten_space(seat.observation_space)
         actions = flat_actions(seat.action_space)
         agent = AgentSpec(AGENT, AGENT, (AGENT,), observations, actions, legal=seat.legal, image=seat.image, own=seat)
-        return MultiAgentSpec(
-            agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False
-        )
+        return MultiAgentSpec((agent,), (AGENT,), (TEAM,), (TEAM,), events=(), has_winner=False)
 
     def check_reward(self) -> None:
         """Try the user's training reward in random steps. Raises ``ConfigError``: it cannot be used."""

@@ -266,7 +266,7 @@ class PettingZooEnvs(Episodes):
                     self._infos[n][seat] = info
             for seat, reward in result.rewards.items() if call == "step" else ():
                 self._rewards[n, self._places[seat]] = one_number("reward", reward)
-            for seat in result.turn:
+            for seat in (*result.turn, *result.endings.keys() - self._places.keys()):
                 if seat not in result.observations:
                     raise ConfigError(expected("agent", f"an observation, and one of {', '.join(self.seats)}", "none"))
         except (Exception, SystemExit) as error:  # untrusted code may raise anything

@@ -179,12 +179,11 @@ class Seat(NamedTuple):
             flat = np.asarray(obs)
             if flat.shape != space.shape:
                 raise ConfigError(expected("observation", f"shape {space.shape} of its space", flat.shape))
-            row[:size] = flat.reshape(-1)
         else:
             flat = spaces.flatten(space, obs)
             if len(flat) != size:  # numpy would stretch a single number
                 raise ConfigError(expected("observation", f"{size} numbers of {space}", len(flat)))
-            row[:size] = flat
+        row[:size] = flat.reshape(-1)
         for begin, end in self.pixels:
             row[begin:end] /= 255
         if self.legal and legal is None:
@@ -211,8 +210,9 @@ def rows_of(observation: Any, size: int, seat: Seat | None) -> tuple[Array, bool
     """
     shape = () if isinstance(observation, Mapping | tuple) else np.shape(observation)
     is_bytes = seat is not None and bool(seat.pixels) and getattr(observation, "dtype", None) == np.uint8
+    is_own = seat is not None and shape == seat.observation_space.shape  # which may be (1, D)
     if shape[-1:] == (size,) and len(shape) <= 2 and not is_bytes:
-        return np.atleast_2d(np.asarray(observation, np.float32)), len(shape) > 1
+        return np.atleast_2d(np.asarray(observation, np.float32)), len(shape) > 1 and not is_own
     if seat is None:
         raise ConfigError(expected("observation", f"{size} numbers", f"shape {shape}"))
     row = np.zeros((1, size), np.float32)
@@ -242,9 +242,8 @@ def _without_text(key: str, space: spaces.Space[Any]) -> spaces.Space[Any]:
     rest = {name: part for name, part in space.items() if part.dtype is None or part.dtype.kind != "U"}
     if len(rest) == len(space):
         return space
-    LOG.warning(
-        "%s: what it says in words is left out, as networks read numbers: %s", key, [*space.keys() - rest.keys()]
-    )
+    omitted = [*space.keys() - rest.keys()]
+    LOG.warning("%s: what it says in words is left out, as networks read numbers: %s", key, omitted)
     return spaces.Dict(rest)
 
 

@@ -217,8 +217,8 @@ class Gaussian(Distribution):
     def __init__(self, low: Array, high: Array, bound: Bound | None) -> None:
         self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
         with np.errstate(over="ignore"):
-            rescaled = np.isfinite(self.high - self.low).all() and not self.fills_bounds
-        self.bound = bound or ("clip3" if rescaled else "clip")
+            self.finite = bool(np.isfinite(self.high - self.low).all())  # all but ``clip`` scale by this distance
+        self.bound = bound or ("clip3" if self.finite and not self.fills_bounds else "clip")
         self.width = len(self.low)
         self.outputs = 2 * self.width
 

@@ -25,8 +25,6 @@ _ACTIVATIONS = ("tanh", "relu", "elu", "silu")
 _OVER_TOKENS = ("tanh", "relu")
 #: Weights, or the module of such, that only a central critic has.
 CENTRAL = "central"
-#: Head and bound of a policy over actions without bounds: every draw is an action.
-_UNBOUNDED = ("gaussian", "clip")
 
 
 class ArchitectureError(ConfigError):
@@ -160,9 +158,11 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
     """Return the distribution over actions of ``space``. Raises :class:`ArchitectureError`: impossible settings."""
     name, size, bound = (architecture.get(key) for key in ("head", "head_size", "bound"))
     base = distribution_of(space, bound)
-    if isinstance(space, spaces.Box) and not space.is_bounded() and (name or "gaussian", bound or "clip") != _UNBOUNDED:
+    asked = (name or "gaussian", bound or "clip")
+    if isinstance(base, Gaussian) and not base.finite and asked != ("gaussian", "clip"):  # every draw is an action
+        key, got = "bound" if asked[0] == "gaussian" else "head", " with ".join(asked)
         wanted = "head gaussian with bound clip for actions without bounds"
-        raise ArchitectureError(expected("architecture", wanted, f"{name or 'gaussian'} with {bound or 'clip'}"))
+        raise ArchitectureError(expected(f"architecture.{key}", wanted, got))
     if name is None or (name == "gaussian" and isinstance(base, Gaussian)):
         return base
     if not isinstance(base, Gaussian) or name not in HEADS:
@@ -170,8 +170,7 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
         raise ArchitectureError(expected("architecture.head", wanted, name))
     if bound not in (None, "clip"):
         raise ArchitectureError(expected("architecture.bound", f"clip with head {name}", bound))
-    has_size = HEADS[name].size is not None
-    if has_size and (type(size) is not int or not 1 < size <= MAX_HEAD_SIZE):
+    if HEADS[name].size is not None and (type(size) is not int or not 1 < size <= MAX_HEAD_SIZE):
         raise ArchitectureError(expected("architecture.head_size", f"2 to {MAX_HEAD_SIZE} with head {name}", size))
     generator = torch.Generator().manual_seed(seed)
     head: Distribution = load(str(HEADS[name].build))(base.low, base.high, size, _units(architecture)[-1], generator)

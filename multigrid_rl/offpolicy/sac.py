@@ -103,9 +103,8 @@ class SoftAgent:
             FlatWeights(list(part.parameters())) for part in (network.policy, self._critics, self._targets)
         )
         self.optimizer, self._q_optimizer = FlatAdam(self._flat), FlatAdam(self._q)
-        self._log_alpha = FlatWeights(
-            [nn.Parameter(torch.full((1,), math.log(self._options.alpha or 1.0), device=device))]
-        )
+        log_alpha = torch.full((1,), math.log(self._options.alpha or 1.0), device=device)
+        self._log_alpha = FlatWeights([nn.Parameter(log_alpha)])
         self._alpha_optimizer = FlatAdam(self._log_alpha)
         self._generator = generator
         self.replay = ReplayBuffer(self._options.buffer, self._width, self._actions)
@@ -232,9 +231,8 @@ class Sac:
         device: torch.device,
     ) -> None:
         self._networks, self._train, self.clock = networks, train, Clock()
-        self.agents = {
-            name: SoftAgent(net, train, seed * 64 + k, device) for k, (name, net) in enumerate(networks.items())
-        }
+        numbered = enumerate(networks.items())
+        self.agents = {name: SoftAgent(net, train, seed * 64 + k, device) for k, (name, net) in numbered}
         self.optimizers = {name: [agent.optimizer] for name, agent in self.agents.items()}
         self.schedule(0)
 

@@ -95,9 +95,8 @@ class FrozenPlayer:
         actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
-        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(
-            choice_type(max(self.distribution.choices))
-        )
+        choices: NDArray[Any] = actions[:, 0] if self.distribution.components == 1 else actions
+        return choices.astype(choice_type(max(self.distribution.choices)))
 
     def predict(
         self, observation: Any, state: torch.Tensor | None = None, rng: np.random.Generator | Streams | None = None
@@ -130,10 +129,9 @@ class FrozenPlayer:
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             got = f"{shown(repr(observation), 80)}: {shown(str(error), 80)}"
             raise ConfigError(expected("observation", f"what {self.name} was trained to read", got)) from error
+        source: Any = rng
         if isinstance(rng, np.random.Generator):
-            source: Any = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
-        else:
-            source = rng
+            source = SimpleNamespace(uniform=lambda columns: rng.random((len(rows), columns)))
         chosen = self.distribution.mode(outputs) if source is None else self.distribution.draw(outputs, source).actions
         actions = self.native_actions(chosen)
         if self.card is not None and self.card.taken is not None:

@@ -13,9 +13,10 @@ from torch import nn
 
 from multigrid_rl import jit
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, env_signature
-from multigrid_rl.config.schema import RunConfig, trainer_of
+from multigrid_rl.config.schema import RunConfig, to_yaml, trainer_of
 from multigrid_rl.cores import available_cpus, cpu_quota, free_memory
 from multigrid_rl.fast.threads import ThreadTuner
+from multigrid_rl.files import MAX_BYTES
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import UpdateConfig, objective_of, value_loss_of
@@ -156,14 +157,11 @@ def _trial_network(agent: AgentSpec, architecture: dict[str, Any], functions: di
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
     distribution = distribution_of(agent.action_space, architecture["bound"], network)
     if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.fills_bounds:
-        bounds = shown(
-            ", ".join(f"{low:g} to {high:g}" for low, high in zip(distribution.low, distribution.high, strict=True)), 80
-        )
-        LOG.warning(
-            "model.bound: draws begin around 0, within +-3, and clip does not spread them over %s: tanh or clip3 "
-            "do, null chooses",
-            bounds,
-        )
+        pairs = zip(distribution.low, distribution.high, strict=True)
+        bounds = shown(", ".join(f"{low:g} to {high:g}" for low, high in pairs), 80)
+        remedy = "tanh or clip3 do, null chooses" if distribution.finite else "an ActionWrapper of yours does"
+        said = "model.bound: draws begin around 0, within +-3, and clip does not spread them over %s: %s"
+        LOG.warning(said, bounds, remedy)
     objective_of(functions["train.objective"])
     value_loss_of(functions["train.value_loss"])
     if any(":" in name for name in functions.values()):
@@ -238,7 +236,11 @@ def batch_memory(config: RunConfig, specs: MultiAgentSpec) -> int:
 
 
 def check_memory(config: RunConfig, specs: MultiAgentSpec) -> None:
-    """Check that a batch fits into memory: else it would swap, or be killed. Raises ``ConfigError``."""
+    """Raise ``ConfigError`` for a batch beyond memory, which would swap or be killed, or too long a ``config.yaml``."""
+    # Written as yaml only if it might be too large to be read again: JSON takes a hundredth of the time.
+    if len(config.model_dump_json()) > MAX_BYTES // 16 and (size := len(to_yaml(config))) > MAX_BYTES:
+        wanted = f"at most {MAX_BYTES:,} bytes in config.yaml (an environment may read a file)"
+        raise ConfigError(expected("scenario.env_args", wanted, f"{size:,}"))
     needed, free = batch_memory(config, specs), free_memory()
     if free is not None and needed > free:
         batch = f"train.num_envs={config.train.num_envs} x train.num_steps={config.train.num_steps}"

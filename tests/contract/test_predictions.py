@@ -130,6 +130,13 @@ def test_predict_reads_what_an_environment_shows(tmp_path, seen):
         assert player.predict(shown)[0] == player.predict(row)[0]
 
 
+def test_observation_of_one_row_is_one_observation(tmp_path):
+    player = player_of(tmp_path / "one", seen=spaces.Box(-1, 1, (1, 9), np.float32))
+    shown = np.linspace(-1, 1, 9, dtype=np.float32)[None]
+    assert ACTS[0].contains(player.predict(shown)[0])
+    assert player.predict(shown.repeat(4, 0))[0].tolist() == [player.predict(shown)[0]] * 4
+
+
 def test_predict_reads_flags_of_info(tmp_path):
     player = player_of(tmp_path / "one", told=True)
     for k in range(4):

@@ -8,11 +8,14 @@ import pytest
 from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.cli.explain import fields, keys, meaning_of
+from multigrid_rl.config.compose import compose
 from multigrid_rl.config.network import ModelConfig
 from multigrid_rl.config.recipes import GROUPS, RECIPES, names_in
-from multigrid_rl.config.scenario import GameConfig, GateConfig, Part, ScenarioConfig
+from multigrid_rl.config.scenario import GameConfig, GateConfig, Part, ScenarioConfig, env_factory
 from multigrid_rl.config.schema import ClusterConfig, RunConfig, TrainConfig, trainer_of
 from multigrid_rl.tables import TRAINERS
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.stages import check_memory
 from tools import reference_pages
 from tools.house import ADDONS
 
@@ -149,3 +152,10 @@ def test_letters_mean_themselves_in_markdown():
 )
 def test_types_in_words(key, kind):
     assert reference_pages.type_of(fields()[key].annotation) == kind
+
+
+def test_configuration_that_its_own_file_could_not_hold_is_refused_before_a_run():
+    config = compose(["env_id=CartPole-v1"])
+    scenario = config.scenario.model_copy(update={"env_args": {"map": [1] * 60_000}})
+    with pytest.raises(ConfigError, match=r"env_args: expected at most 262,144 bytes in config\.yaml .*, got \d+"):
+        check_memory(config.model_copy(update={"scenario": scenario}), env_factory(config).specs)

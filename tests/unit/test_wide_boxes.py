@@ -6,7 +6,9 @@ import torch
 from gymnasium import spaces
 
 from multigrid_rl.config.compose import compose
+from multigrid_rl.envs.base import flat_actions, native, unsupported_actions
 from multigrid_rl.models.distributions import Gaussian, distribution_of
+from multigrid_rl.text import ConfigError
 from multigrid_rl.training.stages import _trial_network
 from multigrid_rl.types import AgentSpec
 
@@ -65,3 +67,33 @@ def test_clip_that_leaves_few_actions_of_a_box_is_told_before_the_start(bound, w
     _trial_network(agent, config.model.model_dump(), config.train.functions)
     assert [record.message.count("model.bound: ") for record in caplog.records] == [1] * warned
     assert "300 to 500" in caplog.text or not warned
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-0.3, 0.3, (1,), np.float64),
+        spaces.Box(np.array([0.1, -0.7]), np.array([0.7, 0.3]), dtype=np.float64),
+        spaces.Box(-(2**31), 2**31 - 1, (2, 2), np.int32),
+        spaces.Box(0, 2**32 - 1, (1,), np.uint32),
+        spaces.Box(-(2**63), 2**63 - 1, (1,), np.int64),
+        spaces.Box(-1e300, np.inf, (1,), np.float64),
+    ],
+)
+def test_actions_at_bounds_that_float32_rounds_are_actions_of_the_box(space):
+    flat = flat_actions(space)
+    ours = Gaussian(flat.low, flat.high, None)
+    ends = np.stack([ours.bounded(np.full(flat.shape, end, np.float32)) for end in (-3e38, 3e38)])
+    assert all(space.contains(action) for action in native(space, ends))
+
+
+@pytest.mark.parametrize(("key", "value"), [("bound", "tanh"), ("bound", "clip3"), ("head", "tanh-gaussian")])
+def test_boxes_whose_width_is_no_number_are_clipped_alone(key, value):
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(-3e38, 3e38, (1,)))
+    architecture = {**compose(["env_id=Pendulum-v1"]).model.model_dump(), key: value}
+    with pytest.raises(ConfigError, match=rf"model\.{key}: expected head gaussian .*, got .*{value}"):
+        _trial_network(agent, architecture, {})
+
+
+def test_a_box_without_width_is_refused_by_its_space():
+    assert "low bounds" in unsupported_actions(spaces.Box(1.0, 1.0 + 1e-12, (1,), np.float64))
