@@ -166,7 +166,7 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
     if name is None or (name == "gaussian" and isinstance(base, Gaussian)):
         return base
     if not isinstance(base, Gaussian) or name not in HEADS:
-        wanted = ", ".join(HEADS) if isinstance(base, Gaussian) else "null for choices"
+        wanted = ", ".join(HEADS) if isinstance(base, Gaussian) else "null for choices, as heads are for numbers (Box)"
         raise ArchitectureError(expected("architecture.head", wanted, name))
     if bound not in (None, "clip"):
         raise ArchitectureError(expected("architecture.bound", f"clip with head {name}", bound))

@@ -62,6 +62,7 @@ class SacTrainer(Trainer):
         train: Any = config.train
         batch, buffer = train.batch_size, train.sac.buffer
         for key, valid, wanted, value in (
+            ("scenario", not config.scenario.kind.board, "actions that are numbers (Box)", config.scenario.name),
             ("model.head", config.model.head == HEAD, HEAD, config.model.head),
             ("model.name", config.model.name == "mlp", "mlp", config.model.name),
             ("model.normalise", not config.model.normalise, "false", config.model.normalise),

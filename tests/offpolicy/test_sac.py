@@ -231,4 +231,6 @@ def test_what_it_cannot_do_is_refused(overrides, said):
 def test_choices_are_refused():
     result = call("train", "env_id=CartPole-v1", "train=sac", "train.until=1000")
     assert result.exit_code == 2
-    assert "tanh-gaussian" in result.output or "choices" in result.output, result.output
+    assert "null for choices, as heads are for numbers (Box)" in result.output, result.output
+    result = call("train", "scenario=1v1", "train=sac", "train.until=1000")
+    assert "scenario: expected actions that are numbers (Box) with train=sac, got 1v1" in result.output, result.output

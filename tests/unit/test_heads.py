@@ -316,7 +316,7 @@ def test_rejects_card_with_other_head(tmp_path, changes, message):
         (
             spaces.MultiDiscrete([3]),
             {"head": "mixture"},
-            r"^architecture.head: expected null for choices, got mixture$",
+            r"^architecture.head: expected null for choices, as heads are for numbers \(Box\), got mixture$",
         ),
     ],
 )
