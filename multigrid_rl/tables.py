@@ -2,7 +2,7 @@
 
 The core looks names up here and never imports an add-on: an entry's module is imported at its first use. An addition
 is an entry here and its file. An installed package adds entries of ENVIRONMENTS, GAMES, TEXTS, TRAINERS, NETWORKS,
-WEIGHTINGS and METRICS by an entry point of the group ``multigrid_rl.<table>``, such as ``multigrid_rl.environments``.
+WEIGHTINGS, METRICS and MEASURED by an entry point of the group ``multigrid_rl.<table>``: ``multigrid_rl.environments``.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ BATCHED: dict[str, str] = dict.fromkeys(
     "multigrid_rl.walkers.mujoco:side_by_side",
 )
 
-#: Trainers by ``train.trainer``: samplers, learners, and their options.
+#: Trainers by ``train.trainer``: samplers, updaters, and their options.
 TRAINERS: dict[str, str] = {
     "ppo": "multigrid_rl.training.trainers:TRAINER",
     "bc": "multigrid_rl.imitation.imitation_trainers:CLONING",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.files import data_root
-from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line, shown
 
 LOG = logging.getLogger(__name__)
 #: Environment variable: 1 refuses files that name code (``--safe``).
@@ -144,5 +144,5 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     except (*MISTAKES, SyntaxError) as error:
         raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
     if not callable(function):
-        raise ConfigError(expected(key, what, f"{path}: {function!r} is no function"))
+        raise ConfigError(expected(key, what, f"{path}: {shown(repr(function))}, which cannot be called"))
     return function

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from multigrid_rl.files import discard_output
 from multigrid_rl.tables import VERBS, find, has
 from multigrid_rl.text import OneLineError, expected, one_line, reason, shown
+from multigrid_rl.trust import user_code_place
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -190,7 +191,8 @@ def _internal_error(error: Exception) -> typer.Exit:
         location = file.name
     except OSError:
         location = f"{TRACEBACK}=1 shows where"
-    _report_failure(f"unexpected {type(error).__name__}: {error} (a fault of the program: {location})", error)
+    owner = f"{place} or of the program" if (place := user_code_place(error).strip(" ()")) else "the program"
+    _report_failure(f"unexpected {type(error).__name__}: {error} (a fault of {owner}: {location})", error)
     return typer.Exit(CRASHED)
 
 

@@ -149,10 +149,7 @@ def check_networks(config: RunConfig, specs: MultiAgentSpec, checkpoint: Path) -
 
 @contextmanager
 def user_code_errors(config: RunConfig) -> Iterator[None]:
-    """Report errors of user code after its trial call, with the configuration keys that name its module.
-
-    Raises ``RunError``.
-    """
+    """Raise ``RunError`` for errors of user code after its trial call, with the keys that name its module."""
     try:
         yield
     except MISTAKES as error:

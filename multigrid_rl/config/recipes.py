@@ -56,7 +56,7 @@ _GROUP = "override /"
 _BUILT_IN_ONLY = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
 #: Keys that learning from recorded play does not support: dropped from a recipe that was found for other training.
 _NOT_WITH_RECORDINGS = ("scheme", "model.bound")
-#: Sections that an objective for recorded play sets.
+#: Sections that a file of ``configs/train/`` for recorded play sets.
 _IMITATION_KEYS = tuple(f"train.{section}." for section in SECTIONS)
 _MAX_LEAVES = 1000
 
@@ -138,22 +138,22 @@ def _matching_scenarios(scenario: str) -> list[str]:
 
 
 def builds_on(train: str) -> list[str]:
-    """Return an objective of ``configs/train/`` and its bases, the nearest first."""
+    """Return a file of ``configs/train/`` and its bases, by name, the nearest first."""
     bases = [name for name in read_config_file("train", train).get("defaults", []) if name != "_self_"]
     return [train, *(name for base in bases for name in builds_on(base))]
 
 
 def _adapt_recipe(train: str, recipe: dict[str, Any], *, recorded: bool) -> dict[str, Any]:
-    """Return a recipe's values for an objective, without those that the objective's file sets or does not support.
+    """Return a recipe's values for ``train``, without those that its file sets or does not support.
 
     Networks with memory cannot learn from recorded play, so with ``recorded`` the kind of network is dropped, too.
     """
     found_for = builds_on(recipe.get("train", "ppo"))
     files = [read_config_file("train", name) for name in builds_on(train) if name not in found_for]
-    objective_keys = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
-    imitates = any(key.startswith(_IMITATION_KEYS) for key in objective_keys)
+    method_keys = [key for content in files for key, _ in leaves(content, "train.") if key != "train.defaults"]
+    imitates = any(key.startswith(_IMITATION_KEYS) for key in method_keys)
     excluded = (*_NOT_WITH_RECORDINGS, *(("model",) if recorded else ())) if imitates else ()
-    prefixes = tuple(f"{key}." for key in objective_keys)
+    prefixes = tuple(f"{key}." for key in method_keys)
     return {key: value for key, value in recipe.items() if key not in excluded and not f"{key}.".startswith(prefixes)}
 
 

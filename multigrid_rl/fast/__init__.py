@@ -74,7 +74,7 @@ class CompiledNetwork:
         raise NotImplementedError
 
     def descend(self, rows: Sequence[Array], minibatches: Array, *settings: Any) -> tuple[Array, Array]:
-        """Take a step with each minibatch ``chosen`` (M, S) of ``rows``: see :func:`fast.descent.descend`."""
+        """Take a step with each of ``minibatches`` (M, S), rows by number: see :func:`fast.descent.descend`."""
         statistics: tuple[Array, Array] = resolve_name(self.descent)(self, rows, minibatches, *settings)
         return statistics
 

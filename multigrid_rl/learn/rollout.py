@@ -57,16 +57,16 @@ class Collector:
             name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
         }
         obs = env.observations()
-        deciding = getattr(env, "deciding", None)  # agents come and go
+        deciding = getattr(env, "deciding", None)  # if agents do not decide in every step
         self._done = np.empty((steps + (deciding is not None), env.num_envs), np.bool_)
         self.rollouts = {
             name: Rollout.empty(self._done, obs[name], self.distributions[name], self._net(name).state_size)
             for name in self.agents
         }
         self._memory = {name: torch.zeros(rollout.memory.shape) for name, rollout in self.rollouts.items()}
-        self._fresh = dict.fromkeys(self.agents, np.ones(env.num_envs, np.bool_))
-        self._cut = dict.fromkeys(self.agents, np.empty_like(self._done))
-        self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
+        self._fresh = dict.fromkeys(self.agents, np.ones(env.num_envs, np.bool_))  # the next step begins an episode
+        self._cut = dict.fromkeys(self.agents, np.empty_like(self._done))  # where a time limit ended an episode
+        self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}  # what came after those steps
         # In a compiled pass, a row's result does not depend on other rows: values of all steps are computed at once.
         self._passes: dict[str, fast.CompiledNetwork | None] = {}
         self._gaps: dict[str, Gaps] = {}
@@ -135,7 +135,7 @@ class Collector:
 
     def _play_steps(self, obs: dict[str, Array]) -> dict[str, Array]:
         """Play all steps one by one, and return the last observations."""
-        # Where agents come and go, row 0 waits from the last batch.
+        # Where agents skip steps, row 0 has the decisions that the last batch left open.
         for t in range(1 if self._gaps else 0, len(self._done)):
             step = self.env.step({name: self._act(name, t, obs[name]) for name in self.agents})
             self._store(t, step)

@@ -201,7 +201,7 @@ class Update:
     def _epochs(
         self, batches: Mapping[str, Batch], epochs: int, step: Callable[[str, Batch], None], *, shuffled: bool = False
     ) -> None:
-        """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
+        """Take a step with each minibatch of ``epochs`` passes: all in one compiled call, or each by ``step``."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         (index, learners), size = self._share, max(rows.values())
         if self.config.minibatch_size is not None:

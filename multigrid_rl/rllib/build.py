@@ -243,7 +243,7 @@ class MultigridConfig(PPOConfig):
             num_env_runners=cluster.runners,
             create_local_env_runner=cluster.runners == 0,
             rollout_fragment_length="auto",
-            num_envs_per_env_runner=np.int64(1),  # `_same` tells a user's int from numpy's
+            num_envs_per_env_runner=np.int64(1),  # not a user's int, even if equal: see `_same`
             sample_timeout_s=cluster.sample_timeout_s,
             # Connectors turn episodes into batches; ours are batches from the start.
             add_default_connectors_to_env_to_module_pipeline=False,

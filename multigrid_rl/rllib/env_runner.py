@@ -70,7 +70,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.offset = offset
         self._load(factory)
         first = offset + max(self.worker_index - 1, 0) * self.num_envs
-        with jit.using(networks=self.run.train.compiled):  # opponents keep theirs
+        with jit.using(networks=self.run.train.compiled):  # an opponent keeps the form that it gets here
             env = factory.build(self.num_envs, first)
         self.collector = Collector(
             env,

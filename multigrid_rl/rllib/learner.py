@@ -191,7 +191,7 @@ class GroupLearner:
         return by_module
 
     def begin_with(self, weights: Weights, rows: int) -> None:
-        """Begin with a player's weights."""
+        """Begin with a player's weights, as :meth:`~multigrid_rl.training.trainers.Updater.begin_with`."""
         self._call_all(lambda learner: learner.updater.begin_with(weights, rows))
 
     def schedule(self, env_steps: int) -> None:
@@ -209,10 +209,7 @@ class GroupLearner:
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Wrap calls of the learners: reports a lost learner as :class:`RunError`.
-
-        Raises ``RunError``: a remote learner is lost.
-        """
+        """Wrap calls of the learners. Raises ``RunError``: a remote learner is lost."""
         try:
             yield
         except (RayError, AssertionError, IndexError) as error:  # RLlib counts the live ones first

@@ -111,10 +111,10 @@ def purge(context: AdminContext) -> dict[str, Any]:
         return {"forgotten": 1, "replays": 0}
     forgotten, replays = queue.purge(), 0
     if course.over(queue.now()):
-        everybody = [student.id for student in queue.people() if student.role == "student" and not student.forgotten]
-        for number in everybody:
+        students = [student.id for student in queue.people() if student.role == "student" and not student.forgotten]
+        for number in students:
             queue.forget(number)
-        forgotten, replays = forgotten + len(everybody), queue.remove_replays()
+        forgotten, replays = forgotten + len(students), queue.remove_replays()
     return {"forgotten": forgotten, "replays": replays}
 
 

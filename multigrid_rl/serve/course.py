@@ -51,7 +51,7 @@ class HandInQuota(Part):
 class Public(Part):
     """The parts of the ladder and games that students see of each other."""
 
-    top: int = Field(default=3, ge=0)  # rows of the ladder that everybody sees
+    top: int = Field(default=3, ge=0)  # rows of the ladder that every student sees
     above: int = Field(default=3, ge=0)  # rows above their own that students see
     names: Literal["pseudonyms", "names"] = "pseudonyms"
     points: Literal["at once", "after the deadline"] = "at once"  # a student's own, and the feedback

@@ -83,7 +83,7 @@ class StoredPairing(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     series: Mapped[int] = mapped_column(default=0)  # 0: the ladder; there is no other
     red_id: Mapped[int] = mapped_column(ForeignKey("hand_ins.id"), index=True)
-    blue_id: Mapped[int] = mapped_column(default=0, index=True)  # 0: nobody meets
+    blue_id: Mapped[int] = mapped_column(default=0, index=True)  # 0: it plays alone
     side: Mapped[str] = mapped_column(String(60), default="")
     at: Mapped[float]
     pairing: Mapped[str] = mapped_column(Text)

@@ -171,7 +171,7 @@ class Judge:
     def play(self, one: Entry, two: Entry | None, spent_s: dict[str, float] | None = None) -> list[Pairing]:
         """Play all games of two entries, from all sides; programs play fewer, anchors among themselves more.
 
-        ``two`` is ``None`` where nobody meets. ``spent_s`` are the seconds that programs took before: a program beyond
+        ``two``: ``None`` if ``one`` plays alone. ``spent_s``: seconds that programs took before; a program beyond
         the course's limit forfeits. Raises ``ScratchError``, ``RunError``: a fault of this machine or of the game.
         """
         entries = [entry for entry in (one, two) if entry is not None]

@@ -280,7 +280,7 @@ def take(visit: Visit) -> Response:
     """Take a zip file or the files of a folder."""
     files = [file for _, file in visit.form.multi_items() if isinstance(file, UploadFile) and file.filename]  # type: ignore[union-attr]
     if not files:
-        raise ConfigError("expected a zip file or a folder, got nothing")
+        raise ConfigError(expected("upload", "a zip file or the files of a folder", "nothing"))
     with closing(Scratch()) as scratch:
         name, upload = str(files[0].filename), scratch.path / "upload.zip"
         if len(files) == 1 and name.lower().endswith(".zip"):

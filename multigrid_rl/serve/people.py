@@ -83,7 +83,7 @@ class People(Store):
     """A store with people."""
 
     def sync(self, roster: Sequence[Enrolled] = ()) -> None:
-        """Make rows for the people of a roster, and draw the secret seeds once; removes nobody.
+        """Make rows for the people of a roster, and draw the secret seeds once; removes no person.
 
         Raises ``ConfigError``: game or anchors differ from those at the course's start.
         """
@@ -134,7 +134,7 @@ class People(Store):
         return f"{url}/enter/{self.signer.issue('link', person.id, person.token_version)}"
 
     def people(self) -> list[Person]:
-        """Return everybody, by name."""
+        """Return all people, by name."""
         return self.all(select(Person).order_by(Person.name, Person.id))
 
     def person_by_code(self, code: str) -> Person | None:

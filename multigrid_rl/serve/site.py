@@ -306,7 +306,7 @@ async def _respond_with_body(site: Site, page: Page, visit: Visit) -> Response:
 
 
 _ERROR_TEXTS = {
-    401: ("Please sign in", "Open your personal link; whoever runs this course can send it to you again."),
+    401: ("Please sign in", "Open your personal link; your instructor can send it to you again."),
     403: ("That did not come from a page of this site", ""),
     404: ("There is nothing here", "Or it is not yours to see."),
     405: ("There is nothing here", ""),

@@ -210,7 +210,7 @@ class Store:
         now, quota = self.now(), self.course.quota
         person = session.get(Person, person_id, with_for_update=True)
         if person is None or person.forgotten:
-            raise ConfigError("expected somebody of the roster, got nobody")
+            raise ConfigError(expected("person", "one of the roster who was not forgotten", f"number {person_id}"))
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
             raise ConfigError("the course is frozen: nothing is taken any more")
         deadlines = self.course.deadlines
@@ -262,8 +262,8 @@ class Store:
         # Submissions that still play their first games are left out.
         on_ladder = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
         for result, person in self._results(*on_ladder, without=(HandIn.log, Grade.result, Grade.feedback)):
-            first = -result[0].id if person is None else self.team(person.id).ids[0]
-            by_author.setdefault(first, []).append((result, person))
+            author_id = -result[0].id if person is None else self.team(person.id).ids[0]
+            by_author.setdefault(author_id, []).append((result, person))
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
         for results in by_author.values():
             author = results[0][1]

@@ -288,7 +288,7 @@ def start_workers(supervisor: Supervisor, number: int, cluster: str | None = Non
         supervisor.add(f"{worker_lanes[-1]}-{k}", partial(work, worker_lanes))
 
 
-def _players(workers: str | None, usual: int) -> tuple[int, str | None]:
+def _number_and_cluster(workers: str | None, usual: int) -> tuple[int, str | None]:
     """Return the number of workers, and the cluster on which they play. Raises ``ConfigError``: it is neither."""
     if workers is None or (workers.isdigit() and 1 <= int(workers) <= MOST_WORKERS):
         return int(workers or usual), None
@@ -305,7 +305,7 @@ def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: b
     ``workers`` is their number, by default the course's, or the address of a Ray cluster on which that many play.
     Raises ``ConfigError``, ``PlayerError``: the course or one of these is invalid.
     """
-    number, cluster = _players(workers, place.course.workers)
+    number, cluster = _number_and_cluster(workers, place.course.workers)
     with exclusive_lock(place.home):
         queue = open_prepared(place)
         teachers = [person for person in link_holders(place, queue) if person.role == "instructor"]

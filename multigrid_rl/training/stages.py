@@ -31,8 +31,6 @@ from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
 
 LOG = logging.getLogger(__name__)
-
-
 #: Memory of a row of a batch, at least: copies of its observation, for collector and learner; bytes of the
 #: remainder. Runs of 0.3 to 3.2 million rows held 1 (2v2, ctde), 2 (1v1) and 5 times as much (a memory).
 OBSERVATION_COPIES, ROW_BYTES = 2, 150
@@ -74,7 +72,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
                 raise ConfigError(f"scenario.held_out: {error}") from error
         for stage in stages:
             if not stage.scenario.kind.built_once:
-                with jit.using(networks=config.train.compiled):  # opponents keep theirs
+                with jit.using(networks=config.train.compiled):  # an opponent keeps the form that it gets here
                     stage.factory.build(1, 0)
             stage.factory.check_reward()
         trainer_of(config.train.trainer).load(config, stages[-1].factory.specs, before)

@@ -1,4 +1,4 @@
-"""A trainer: its options and checks, its sampler and its learner. This one is PPO's, A2C's and VPG's.
+"""A trainer: its options and checks, its sampler and its updater. This one is PPO's, A2C's and VPG's.
 
 An iteration is :meth:`Sampler.sample`, the learner's ``learn``, :meth:`Sampler.set_weights`; see ``training.run``.
 
@@ -83,7 +83,7 @@ class Updater(Protocol):
         """Learn from a ``Batch`` for each module; ``paths``: theirs where advantages are recomputed, else empty."""
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Any]], rows: int) -> None:
-        """Begin with a player's weights; ``rows`` observations are behind their normalisers."""
+        """Begin with a player's weights; their normalisers count as measured from ``rows`` observations."""
 
     def schedule(self, env_steps: int) -> None:
         """Set values that change with the environment steps, such as step sizes."""

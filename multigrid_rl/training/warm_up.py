@@ -167,7 +167,7 @@ def start_compiler(config: RunConfig, on_count: Callable[[int], None]) -> None:
 
 
 def _main() -> None:
-    """Compile what learns, then the forms for several threads, as :class:`Helper` asks; one process at a time."""
+    """Compile what learns, then the forms for several threads, for :class:`CompilerProcess`; one at a time."""
     config = pickle.load(sys.stdin.buffer)
     with Path(jit.__file__).open() as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -44,6 +44,7 @@ def test_crash_is_one_line_status_70_and_file(raised, tmp_path, monkeypatch):
     assert (result.exit_code, result.stdout) == (70, "said\n")
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"multigrid-rl: unexpected {type(raised).__name__}: ")
+    assert "(a fault of test_statuses.py:" in line
     assert "\x1b" not in line
     (file,) = tmp_path.iterdir()
     assert str(file) in line
