@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
-from multigrid_rl.config.scenario import Part
+from multigrid_rl.config.scenario import Part, reading
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.text import ConfigError, expected, first_error, printable, unknown
+from multigrid_rl.text import ConfigError, expected, printable, unknown
 
 DAY_S = 86_400.0
 _FIRST = datetime(1970, 1, 2, tzinfo=timezone.utc)
@@ -196,12 +196,8 @@ class Enrolled(NamedTuple):
 
 def read_course(path: Path) -> Course:
     """Read a course. Raises ``ConfigError``, with key and value of an invalid setting."""
-    try:
+    with reading(path, "a course in yaml", quoting=True):
         return Course.model_validate(read_plain_yaml(path))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error, quoting=True)}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, "a course in yaml", getattr(error, "strerror", error))) from error
 
 
 def read_roster(path: Path) -> list[Enrolled]:
@@ -209,10 +205,8 @@ def read_roster(path: Path) -> list[Enrolled]:
 
     Raises ``ConfigError``: no such file, a missing column, a repeated id, an unknown role.
     """
-    try:
+    with reading(path, "a roster, a CSV in UTF-8"):
         text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(expected(path, "a roster, a CSV in UTF-8", getattr(error, "strerror", error))) from error
     rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
     people: dict[str, Enrolled] = {}
     for number, row in enumerate(rows, 2):
