@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.output import console, exit_on_signals, spread, temporary_output
+from multigrid_rl.cli.output import console, exit_on_signals, grid, spread, temporary_output
 from multigrid_rl.competition.cup import (
     check_agents,
     describe_difference,
@@ -220,27 +220,25 @@ def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) 
 
 
 def _standings_table(results: CupResults) -> Table:
-    grid = Table("rank", "entry", box=None, pad_edge=False)
-    for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
-        grid.add_column(title, justify="right")
+    counted = ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin")
+    table = grid(("rank", "entry"), counted)
     for row in results.standings:
         rating = f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})"
         counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
-        grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
-    return grid
+        table.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
+    return table
 
 
 def _returns_table(results: CupResults) -> Table:
-    grid = Table("rank", "entry", box=None, pad_edge=False)
     sides = list(dict.fromkeys(side for row in results.returns for side in row.sides))
-    for title in ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length"):
-        grid.add_column(title, justify="right")
+    titles = ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length")
+    table = grid(("rank", "entry"), titles)
     for row in results.returns:
         counts = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
         by_side = (f"{row.sides[side]:.4g}" if side in row.sides else "-" for side in sides)
         mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
-        grid.add_row(str(row.rank), row.name, mean, *by_side, *counts)
-    return grid
+        table.add_row(str(row.rank), row.name, mean, *by_side, *counts)
+    return table
 
 
 # --- grades
@@ -281,9 +279,7 @@ def show_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> N
 
 
 def _show_grade(result: dict[str, Any]) -> None:
-    table = Table("exam", "check", box=None, pad_edge=False)
-    for title in ("measured", "95 %", "points"):
-        table.add_column(title, justify="right")
+    table = grid(("exam", "check"), ("measured", "95 %", "points"))
     for exam in result["exams"]:
         for k, check in enumerate(exam["checks"]):
             against = f" ({exam['opponent']})" if exam["opponent"] else ""
