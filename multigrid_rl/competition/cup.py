@@ -67,7 +67,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             if path in to_blame:
                 pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
             elif out := {entry.name: reasons[entry.name] for entry in players if entry.name in reasons}:
-                pairing = forfeit(red, blue, config, out, side).model_copy(update={"out": True})
+                pairing = forfeit(red, blue, config, out, side, out=True)
             else:
                 # An agent in a sandbox may also kill the cup, by memory outside its limits.
                 with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
@@ -131,7 +131,7 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     """
     meeting = Meeting(red, blue, side)
     if unplayable := unplayable_sides(meeting, config):
-        return forfeit(red, blue, config, unplayable, side).model_copy(update={"out": True})
+        return forfeit(red, blue, config, unplayable, side, out=True)
     seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
@@ -166,19 +166,15 @@ def _seat_players(
     players: dict[str, Policy] = {}
     names = " ".join([config.agents_key, meeting.red.name, meeting.blue.name if meeting.blue else "", meeting.side])
     for entry, team in meeting.teams(config):
-        begin_s, reason = time.perf_counter(), None
+        begin_s = time.perf_counter()
         try:
             seated = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
-            starts.update({p.name: starts[p.name] + p.started_s for p in seated.values() if isinstance(p, AgentPlayer)})
-            players |= seated
-        except PlayerFaultError as error:
-            reason = str(error)
-        except UNREADABLE as error:
-            reason = reason_of(error, None, entry.name)
-        if reason is not None:
+        except (PlayerFaultError, *UNREADABLE) as error:
             if entry.kind == "external":
                 starts[entry.name] += time.perf_counter() - begin_s
-            return players, {entry.name: reason}
+            return players, {entry.name: reason_of(error, None, entry.name)}
+        starts.update({p.name: starts[p.name] + p.started_s for p in seated.values() if isinstance(p, AgentPlayer)})
+        players |= seated
     return players, {}
 
 
@@ -187,8 +183,10 @@ def _add_times(pairing: Pairing, seconds: dict[str, float], starts: dict[str, fl
     return pairing.model_copy(update={"seconds": both, "starts": {name: round(s, 3) for name, s in starts.items()}})
 
 
-def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
-    """Return a pairing without games: the entries in ``reasons`` forfeit all of them."""
+def forfeit(
+    red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "", *, out: bool = False
+) -> Pairing:
+    """Return a pairing without games: the entries in ``reasons`` forfeit all of them; ``out``: they were out before."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     zeros = [0.0] * config.games
     texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
@@ -201,6 +199,7 @@ def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str
         return_red=zeros,
         return_blue=zeros,
         reason="; ".join(texts),
+        out=out,
     )
 
 

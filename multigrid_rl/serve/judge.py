@@ -186,8 +186,7 @@ class Judge:
         for meeting in meetings(entries, config):
             out = {e.name: f"out after {config.cup_s:g} s" for e in entries if used_s.get(e.name, 0.0) > config.cup_s}
             if out:
-                pairing = forfeit(meeting.red, meeting.blue, config, out, meeting.side)
-                played.append(pairing.model_copy(update={"out": True}))
+                played.append(forfeit(meeting.red, meeting.blue, config, out, meeting.side, out=True))
                 continue
             played.append(play_pairing(meeting.red, meeting.blue, config, meeting.side))
             for name, seconds in played[-1].seconds.items():
@@ -277,17 +276,15 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
 
 
 def _check_line(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:
-    red, blue, side = meeting
-    first_side = side or config.sides[0]
+    red, blue, _ = meeting
     if blue is None:
         title, winning = "alone", "RbD"
     elif red is blue:
         title, winning = "against itself", "Rb"
     else:
-        rival = blue if red is entry else red
-        other_side = next((each for each in config.sides if each != first_side), first_side)
-        side_played = first_side if red is entry else other_side
-        title, winning = f"as {side_played} against {rival.name}", "Rb" if red is entry else "Br"
+        rival, winning = (blue, "Rb") if red is entry else (red, "Br")
+        side_played = next(side for player, side in meeting.teams(config) if player is entry)
+        title = f"as {side_played} against {rival.name}"
     if pairing.reason is not None:
         return printable(f"{title}: {pairing.reason}")
     if not config.rated:

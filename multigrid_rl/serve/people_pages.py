@@ -145,7 +145,7 @@ def again(visit: Visit) -> Response:
     kind = str(visit.form.get("kind"))
     if kind not in ("grade", "copies", "check"):
         raise ConfigError(expected("kind", "grade, copies or check", kind))
-    ids = [visit.number("id", visit.form)] if "id" in visit.form else []
+    ids = [visit.number(visit.form)] if "id" in visit.form else []
     visit.site.store.redo(kind, ids, visit.user.id)
     return RedirectResponse("/desk#events", 303)
 

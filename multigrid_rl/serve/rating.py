@@ -76,7 +76,7 @@ def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int
     strength = np.array([fixed.get(name, 0.0) for name in names])
     free = np.array([k for k, name in enumerate(names) if name not in fixed], np.intp)
     if not len(free) or not played:
-        return fixed if not played else dict(zip(names, strength.tolist(), strict=True)), {}
+        return fixed, {}
     pairs, points, games = _pairs_of(played, index)
     strength = strengths(pairs, strength, free)
     half_width = _half_widths(pairs, points, games, strength, free)
