@@ -120,7 +120,7 @@ class Course(Part):
         return value
 
     @model_validator(mode="after")
-    def _deadlines_fit(self) -> "Course":
+    def _settings_fit(self) -> "Course":
         names = [deadline.name for deadline in self.deadlines]
         if len({*names}) < len(names):
             raise ValueError(expected("deadlines", "each name once", ", ".join(names)))
@@ -132,10 +132,6 @@ class Course(Part):
                 raise ValueError(unknown("extensions: deadline", extension.deadline, names))
         if self.late == "penalty" and self.rubric is None:
             raise ValueError(expected("late", "refuse or beside where there is no rubric, and so no points", "penalty"))
-        return self
-
-    @model_validator(mode="after")
-    def _rookie_is_an_anchor(self) -> "Course":
         if self.rookie is not None and self.rookie not in self.anchors:
             raise ValueError(expected("rookie", " or ".join(self.anchors), self.rookie))
         wrong = [name for name in self.anchors if re.fullmatch(r"h\d+|.*/.*", name)]  # as submissions are called

@@ -25,8 +25,6 @@ from multigrid_rl.show.words import plural
 from multigrid_rl.text import ConfigError, expected, shown
 
 DONE = ("rated", "refused")
-#: Fields of a submission in JSON.
-_REPORTED_FIELDS = ("state", "state_at", "reason", "log", "deadline", "sha256")
 #: Letters of a pairing's results, by their meaning for the first side; forfeited are games of either side.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
 _SIDES_SWAPPED = str.maketrans("RrBb", "BbRr")
@@ -254,7 +252,7 @@ def hand_in(visit: Visit) -> Response:
     grade = grade if _may_read_points(visit, row, code) else None
     done = row.state in DONE
     if visit.wants_json:
-        reply = {key: getattr(row, key) for key in _REPORTED_FIELDS}
+        reply = {key: getattr(row, key) for key in ("state", "state_at", "reason", "log", "deadline", "sha256")}
         missed = visit.site.store.course.missed(row.at, code) if code else None
         reply |= {"late_days": missed[1] if missed else 0}
         reply |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}

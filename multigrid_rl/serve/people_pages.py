@@ -24,7 +24,6 @@ from multigrid_rl.text import ConfigError, expected, shown, unknown
 _MAX_ROWS = 50
 #: Kinds of events that the desk lists.
 _SHOWN_EVENTS = ("fault", "appeal", "setting", "grade again", "check again", "copies again", "kept")
-_GRADE_FIELDS = ("points", "of", "feedback")
 _FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _RATING_FIELDS = ("rating", "low", "high")
 #: Columns of the late submission.
@@ -190,7 +189,7 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             hand_in, rating, grade = result.counting
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
             row |= {"late_days": result.days_late if result.counting is result.late else 0}
-            row |= {key: getattr(grade, key) for key in _GRADE_FIELDS if grade}
+            row |= {key: getattr(grade, key) for key in ("points", "of", "feedback") if grade}
             row |= {"points": result.points} if grade else {}
             if rating and hand_in.state == "rated":
                 row |= {key: getattr(rating, key) for key in _RATING_FIELDS}

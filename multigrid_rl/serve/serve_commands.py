@@ -42,7 +42,6 @@ _ACTIONS = {
     "links": "print the personal link of everybody, as a CSV",
 }
 HOST = "127.0.0.1"
-_WORDS = "[ACTION] COURSE [MORE]"
 _HELP = "course.yaml, perhaps behind an action: " + "; ".join(
     f"{name}: {does}" for name, does in _ACTIONS.items() if does
 )
@@ -64,7 +63,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 def serve(
     context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar=_WORDS, help=_HELP)],
+    words: Annotated[list[str], typer.Argument(metavar="[ACTION] COURSE [MORE]", help=_HELP)],
     home: Annotated[Path | None, typer.Option(help="Folder of files; beside the course by default.")] = None,
     database: Annotated[
         str | None, typer.Option(help="postgresql://user@host/name; a file of SQLite in the folder by default.")

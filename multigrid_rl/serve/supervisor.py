@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.cli.output import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
+from multigrid_rl.competition.launch import die_with_parent
 from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
 from multigrid_rl.serve.database import Person, make_tables
@@ -28,8 +30,6 @@ from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
 from multigrid_rl.trust import agents_trusted
 
-#: Of ``prctl``, only on Linux: a signal for this process when its parent dies.
-_PR_SET_PDEATHSIG = 1
 #: Of ``mallopt``, only in glibc: number of memory arenas of threads.
 _M_ARENA_MAX = -8
 _POLL_S, _GRACE_S = 0.1, 5.0
@@ -69,11 +69,10 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
 def open_prepared(place: ServedFolder) -> Queue:
     """Return the queue of a course, with its tables and people. Raises ``ConfigError``."""
     roster, course = read_roster(place.course_folder / place.course.roster), place.course
-    codes = [enrolled.code for enrolled in roster]
-    extended_ids = [enrolled.of for enrolled in course.extensions if enrolled.of not in course.teams]
-    for code in [*extended_ids, *(code for members in course.teams.values() for code in members)]:
-        if code not in codes:  # it would have no effect
-            raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", code))
+    named = [extension.of for extension in course.extensions if extension.of not in course.teams]
+    named += chain(*course.teams.values())
+    if unknown := [code for code in named if code not in {enrolled.code for enrolled in roster}]:  # without effect
+        raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", unknown[0]))
     make_tables(place.url)
     queue = place.open_queue()
     queue.sync(roster)
@@ -182,14 +181,6 @@ class Supervisor:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
                 self.children.pop(pid, None)
                 time.sleep(0.02)
-
-
-def die_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent dies; only on Linux, elsewhere it ends with its next job."""
-    if hasattr(ctypes.CDLL(None), "prctl"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before
-        os._exit(1)
 
 
 def share_memory() -> None:
