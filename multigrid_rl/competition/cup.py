@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,12 @@ def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: Cu
     return [p for p in doubtful if not unplayable_sides(meeting_of(p, entries), config)]
 
 
+def replay(pairing: Pairing, entries: list[Entry], config: CupConfig) -> str:
+    """Play a pairing of a cup again; returns the differences in words, or nothing."""
+    red, blue, side = meeting_of(pairing, entries)
+    return describe_difference(pairing, play_pairing(red, blue, config, side, mixed=pairing.mixed))
+
+
 def describe_difference(before: Pairing, now: Pairing) -> str:
     """Return the difference of a pairing from its replay in words; empty: none."""
     rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
@@ -132,26 +138,23 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     meeting = Meeting(red, blue, side)
     if unplayable := unplayable_sides(meeting, config):
         return forfeit(red, blue, config, unplayable, side, out=True)
-    seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
+    starts = defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
         players, failed = _seat_players(meeting, config, stack, starts, mixed=mixed)
         if failed:
-            return _add_times(forfeit(red, blue, config, failed, side), seconds, starts)
+            return _add_times(forfeit(red, blue, config, failed, side), starts)
         try:
             played = play_games(config.spec, players, config.games, seed=config.seed)
         except RunError as error:
             if blue is not None or isinstance(error, BusyError):
                 raise
             return forfeit(red, blue, config, {red.name: str(error)})
-        for player in players.values():
-            if isinstance(player, AgentPlayer):
-                seconds[player.name] += player.thought_s
     pairing = _pairing(meeting, config, played)
-    agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
-    games, mixed = [_add_notes(game, agents) for game in pairing.kept], mixed and bool(seconds)
-    return _add_times(pairing.model_copy(update={"mixed": mixed, "kept": games}), seconds, starts)
+    agents = [player for player in players.values() if isinstance(player, AgentPlayer)]
+    games, mixed = [_add_notes(game, agents) for game in pairing.kept], mixed and bool(agents)
+    return _add_times(pairing.model_copy(update={"mixed": mixed, "kept": games}), starts, agents)
 
 
 def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
@@ -178,8 +181,11 @@ def _seat_players(
     return players, {}
 
 
-def _add_times(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
-    both = {name: round(seconds.get(name, 0.0) + starts.get(name, 0.0), 3) for name in {**starts, **seconds}}
+def _add_times(pairing: Pairing, starts: dict[str, float], agents: Iterable[AgentPlayer] = ()) -> Pairing:
+    seconds = dict(starts)
+    for agent in agents:
+        seconds[agent.name] += agent.thought_s
+    both = {name: round(s, 3) for name, s in seconds.items()}
     return pairing.model_copy(update={"seconds": both, "starts": {name: round(s, 3) for name, s in starts.items()}})
 
 

@@ -14,14 +14,7 @@ import typer
 from rich.table import Table
 
 from multigrid_rl.cli.output import console, exit_on_signals, grid, spread, temporary_output
-from multigrid_rl.competition.cup import (
-    check_agents,
-    describe_difference,
-    meeting_of,
-    play_cup,
-    play_pairing,
-    unfounded_forfeits,
-)
+from multigrid_rl.competition.cup import check_agents, play_cup, replay, unfounded_forfeits
 from multigrid_rl.competition.cup_folder import (
     Pairing,
     existing_cup,
@@ -107,7 +100,7 @@ def verify(folder: Path, most: int | None) -> None:
     made_with = stored.versions
     pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
     recomputed = tabulate(entries, pairings, config, made_with)
-    screen, replayed, different = console(120), 0, 0
+    screen, different = console(120), 0
     if made_with != versions():
         screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
@@ -129,14 +122,13 @@ def verify(folder: Path, most: int | None) -> None:
     with exit_on_signals():
         number = len(replayable) if most is None else min(most, len(replayable))
         for before in random.SystemRandom().sample(replayable, number):
-            now = play_pairing(*meeting_of(before, entries)[:2], config, before.side, mixed=before.mixed)
-            difference = describe_difference(before, now)
-            replayed, different = replayed + 1, different + bool(difference)
+            difference = replay(before, entries, config)
+            different += bool(difference)
             note = "; an agent may draw in its own way" if difference and agents & before.names else ""
             screen.print(f"{_pair_title(before, config)}: {difference or 'the same'}{note}")
     summary = {
-        "pairings": replayed,
-        "games": replayed * config.games,
+        "pairings": number,
+        "games": number * config.games,
         "different": different,
         "not_repeatable": len(pairings) - len(replayable),
         "files_different": len(wrong_files),

@@ -342,14 +342,12 @@ def _statuses(pid: int) -> Iterator[bytes]:
 
 def _memory(pid: int) -> int:
     """Return the bytes of a process: private ones, and its share of shared ones, without files."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
-    except PermissionError:  # it hides from its user: all its memory counts
-        with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, IndexError):  # it exited
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
+        except PermissionError:  # it hides from its user: all its memory counts
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        pass  # it exited
     return 0
 
 

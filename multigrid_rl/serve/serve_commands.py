@@ -100,15 +100,14 @@ def serve(
     refuse_unread(context, action, ("words", "home", "database", "trusted", *reads.get(action, ())))
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
+        address = url or f"http://{'localhost' if host == HOST else host}:{port}"
         if action == "start":
-            address = url or f"http://{'localhost' if host == HOST else host}:{port}"
             start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
             return
         from multigrid_rl.serve import admin_commands
 
         one_thread()
         with exit_on_signals(), admin_commands.open_course(place, empty=action == "restore") as queue:
-            address = url or f"http://localhost:{port}"
             request = admin_commands.AdminContext(place, queue, output, rest[1:], every, address)
             result = admin_commands.ADMIN_COMMANDS[action](request)
     if isinstance(result, str):

@@ -201,11 +201,10 @@ def return_memory() -> None:
 def has_grown(most_mb: float) -> bool:
     """Return whether this process has more private memory than that, after returning free memory."""
     return_memory()
-    try:
+    with suppress(OSError):  # not Linux
         found = re.search(r"Private_Dirty: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
-    except OSError:  # not Linux
-        return False
-    return found is not None and int(found[1]) * 1024 > most_mb * 1e6
+        return found is not None and int(found[1]) * 1024 > most_mb * 1e6
+    return False
 
 
 def listen(host: str, port: int) -> socket.socket:
