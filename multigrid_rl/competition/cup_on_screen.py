@@ -48,9 +48,6 @@ from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
 
-#: Printed where agents are trusted.
-UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
-
 
 def play(
     folder: Path, target: Path, played: ScenarioConfig, config: CupConfig, extra: list[str], *, allow_copies: bool
@@ -167,7 +164,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         if entry.same_as:
             screen.print(f"    like {'; '.join(entry.same_as)}")
     if agents_trusted() and any(entry.kind == "external" for entry in entries):
-        screen.print(UNCONFINED)
+        screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
     reported: set[str | None] = {None}
 
     def show(number: int, of: int, pairing: Pairing, fresh: bool) -> None:

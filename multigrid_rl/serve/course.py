@@ -140,11 +140,6 @@ class Course(Part):
             raise ValueError(expected("anchors", wanted, ", ".join(wrong or self.anchors)))
         return self
 
-    @cached_property
-    def first(self) -> str:
-        """The first opponent of each submission."""
-        return self.rookie or self.anchors[0]
-
     def over(self, now: float) -> bool:
         """Return whether the storage time of the privacy page is over."""
         ends = [each.at.timestamp() for each in self.deadlines]

@@ -33,8 +33,6 @@ from multigrid_rl.trust import agents_trusted
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
 #: program's answers in all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
-#: Game of an agent by default at home.
-_GAME = "1v1"
 #: Factor on the games of a pairing of two anchors.
 ANCHOR_GAMES = 10
 
@@ -143,7 +141,7 @@ class Judge:
     def check(self, entry: Entry) -> CheckResult:
         """Let an entry play against itself and the rookie. Raises ``ScratchError``: this machine has no room."""
         check_agents([entry])
-        rookie = self.anchors[self.course.first]
+        rookie = self.anchors[self.course.rookie or self.course.anchors[0]]
         config = replace(self.config, games=CHECK_GAMES, seed=CHECK_SEED, agents_key="check")
         kind = "a program" if entry.kind == "external" else "networks"
         lines, spent, sides = [f"{kind}: {entry.about}"], 0.0, dict[str, None]()
@@ -263,7 +261,7 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
             hint = command if card.kind.judged else f"of {card.env.package}, where none is played"
             yield f"ok: for {card.env.env_id}; {hint}"
             return
-        game = scenario_name or (_GAME if card is None else card.scenario)
+        game = scenario_name or ("1v1" if card is None else card.scenario)
         try:
             course_settings = read_course(course) if course else Course(scenario=game, anchors=[rookie])
             judge = Judge(course_settings, course.parent if course else Path.cwd())

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 
 from multigrid_rl.competition.folders import Scratch, inner_path
-from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
+from multigrid_rl.serve.database import DONE, STATES, Grade, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
 from multigrid_rl.serve.store import Row, deadline_result, visible_rows
@@ -24,7 +24,6 @@ from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import ConfigError, expected, shown
 
-DONE = ("rated", "refused")
 #: Letters of a pairing's results, by their meaning for the first side; forfeited are games of either side.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
 _SIDES_SWAPPED = str.maketrans("RrBb", "BbRr")
@@ -356,7 +355,7 @@ def _range(text: str) -> tuple[int, int, int]:
 def health(visit: Visit) -> Response:
     """Answer whether the server works: 503 where jobs wait for more than two minutes."""
     found = visit.site.store.health()
-    is_late = found.get("oldest_job_s", 0) > 120
+    is_late = found["oldest_job_s"] > 120
     return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 

@@ -108,11 +108,11 @@ def desk(visit: Visit) -> Response:
     """Show the state of the server, and submissions that need attention."""
     store = visit.site.store
     with store.reading() as session:
-        hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id).order_by(HandIn.id.desc())
-        copies = session.execute(hand_ins.where(HandIn.same_as != "").limit(_MAX_ROWS)).all()
-        refused = session.execute(hand_ins.where(HandIn.state == "refused").limit(_MAX_ROWS)).all()
-        is_late = HandIn.deadline > 0, HandIn.deadline < store.now()
-        overdue = session.execute(hand_ins.where(*is_late).limit(_MAX_ROWS)).all()
+        hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id)
+        newest = hand_ins.order_by(HandIn.id.desc()).limit(_MAX_ROWS)
+        copies = session.execute(newest.where(HandIn.same_as != "")).all()
+        refused = session.execute(newest.where(HandIn.state == "refused")).all()
+        overdue = session.execute(newest.where(HandIn.deadline > 0, HandIn.deadline < store.now())).all()
     forget_at, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_SHOWN_EVENTS)).order_by(Event.id.desc()).limit(_MAX_ROWS))
     jobs = store.jobs()

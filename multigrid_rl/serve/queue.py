@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
+from multigrid_rl.serve.database import DONE, Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.rating import PairingResult, Ratings
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
@@ -207,7 +207,7 @@ class Queue(People):
         """Store that a submission does not play, by its own fault."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
-            if row.state not in ("rated", "refused"):
+            if row.state not in DONE:
                 row.kind = kind or row.kind
                 self._refuse(session, row, reason, log)
 

@@ -196,7 +196,7 @@ class CourseClient:
             answer = self.request(place, piece, content_range=content_range, x_name=name)
         return str(answer["hand_in"])
 
-    def follow(self, number: str, every_s: float = 0.5) -> Iterator[dict[str, Any]]:
+    def follow(self, number: str) -> Iterator[dict[str, Any]]:
         """Yield a submission whenever its state has changed, the last time when it is rated or refused."""
         last_state = None
         while True:
@@ -206,7 +206,7 @@ class CourseClient:
                 yield hand_in
             if hand_in["done"]:
                 return
-            time.sleep(every_s)
+            time.sleep(0.5)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

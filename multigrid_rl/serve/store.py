@@ -198,7 +198,7 @@ class Store:
                         os.fsync(file.fileno())
             with self.writing(durable=True) as session:
                 row = self._accept(session, person_id, name)
-                folder = self.home / "uploads" / str(row.id)
+                folder = self.upload_folder(row.id)
                 remove_tree(folder)  # of a server that was killed before the row was written
                 temporary.rename(folder)
         finally:
