@@ -137,8 +137,7 @@ class Examiner:
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
         """Return the result of an unplayable submission: no points, the problem, and the student's feedback."""
-        student_problem = problem if feedback is None else feedback
-        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": student_problem}
+        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": feedback or problem}
 
     def _result(self, bundle: Path, points: float) -> dict[str, Any]:
         rubric = self.rubric

@@ -152,9 +152,7 @@ class AgentProcess:
 
     def close(self, farewell: bytes = b"") -> None:
         """End the process and everything that it started. After a ``farewell`` it has time to exit by itself."""
-        if not self._end.alive:
-            return
-        if farewell:
+        if farewell and self._end.alive:
             self._send_shutdown(farewell)
         self._end()
 
@@ -201,10 +199,9 @@ class AgentProcess:
     def _exit_reason(self) -> ProcessError:
         if self._usage.fault is not None:
             return ProcessError(self._usage.fault)
-        try:
-            status: int | None = self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            status = None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        status: int | None = self._process.returncode
         while self._read_stderr():
             pass
         if self._in_sandbox and status is not None and status > _BY_SIGNAL:

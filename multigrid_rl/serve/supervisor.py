@@ -173,10 +173,10 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all children, in the end by SIGKILL."""
-        for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.children:
                 os.kill(pid, number)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + _GRACE_S
             while self.children and time.monotonic() < deadline:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
                 self.children.pop(pid, None)
