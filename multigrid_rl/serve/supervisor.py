@@ -69,9 +69,9 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
 def open_prepared(place: ServedFolder) -> Queue:
     """Return the queue of a course, with its tables and people. Raises ``ConfigError``."""
     roster, course = read_roster(place.course_folder / place.course.roster), place.course
+    codes = {enrolled.code for enrolled in roster}
     named = [extension.of for extension in course.extensions if extension.of not in course.teams]
-    named += chain(*course.teams.values())
-    if unknown := [code for code in named if code not in {enrolled.code for enrolled in roster}]:  # without effect
+    if unknown := [code for code in chain(named, *course.teams.values()) if code not in codes]:  # without effect
         raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", unknown[0]))
     make_tables(place.url)
     queue = place.open_queue()
