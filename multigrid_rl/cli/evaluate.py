@@ -13,7 +13,7 @@ from rich.table import Table
 
 from multigrid_rl import tables
 from multigrid_rl.cli.app import AGAINST, refused
-from multigrid_rl.cli.output import console, one_thread, refuse_to_overwrite, spread, temporary_output
+from multigrid_rl.cli.output import console, grid, one_thread, refuse_to_overwrite, spread, temporary_output
 from multigrid_rl.config.overrides import parse
 from multigrid_rl.evaluation.sets import HELD, check_sets, compare_sets, notes, places_of, read_set, seeds_of
 from multigrid_rl.files import json_text
@@ -95,10 +95,9 @@ def _table(report: dict[str, Any]) -> Table:
     total = next(iter(report["modes"].values()))
     has_winner, metric_names = "win" in total, list(total.get("metrics", ()))
     has_sides = has_winner or len({part["side"] for part in report["parts"]}) > 1
-    table = Table("mode", *(["side"] if has_sides else []), box=None, pad_edge=False)
     outcomes = ("win (95 %)", "draw", "loss") if has_winner else ()
-    for title in ("episodes", *outcomes, "return (95 %)", "length (95 %)", *metric_names):
-        table.add_column(title, justify="right")
+    measured = ("episodes", *outcomes, "return (95 %)", "length (95 %)", *metric_names)
+    table = grid(("mode", *(["side"] if has_sides else [])), measured)
     for mode, total in report["modes"].items():
         rows = [(part["side"], part) for part in report["parts"] if part["mode"] == mode]
         for side, row in [*rows, *([("both", total)] if len(rows) > 1 else [])]:

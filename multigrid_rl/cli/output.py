@@ -4,7 +4,7 @@ import math
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Column, Table
 
 from multigrid_rl.cli.app import fail, refused
 from multigrid_rl.files import atomic_path, write_atomic
@@ -107,6 +108,11 @@ def console(width: int | None = None) -> Console:
     file = not sys.stdout.isatty()
     style: Any = {"soft_wrap": file, "width": width if file else None, "force_terminal": not file}  # FORCE_COLOR or not
     return Console(highlight=False, markup=False, **style)
+
+
+def grid(left: Iterable[str], right: Iterable[str]) -> Table:
+    """Return a table without lines: columns of text, then columns of numbers, which are aligned right."""
+    return Table(*left, *(Column(title, justify="right") for title in right), box=None, pad_edge=False)
 
 
 def one_thread() -> None:

@@ -32,6 +32,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from multigrid_rl.cli.output import grid
 from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import check_budget, compose, default_run_dir
 from multigrid_rl.cores import available_cpus, cpu_quota
@@ -189,9 +190,7 @@ def train_seed(job: Mapping[str, Any], send_note: Callable[[Any], None]) -> None
 
 
 def _table(states: Mapping[int, Seed]) -> Table:
-    table = Table("seed", "state", box=None, pad_edge=False)
-    for name in ("steps", "held at", "result", "seconds"):
-        table.add_column(name, justify="right")
+    table = grid(("seed", "state"), ("steps", "held at", "result", "seconds"))
     colours = {"held": "green", "failed": "red", "not held": "yellow", "running": "bold"}
     for seed, state in states.items():
         table.add_row(*map(escape, _cells(seed, state)), style=colours.get(state.state))

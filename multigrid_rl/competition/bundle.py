@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import safetensors.torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from multigrid_rl.competition import network_agent
@@ -21,22 +22,12 @@ from multigrid_rl.competition.agents import AGENT_FILE, SEATED_LIMITS, AgentPlay
 from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.files import atomic_path
 from multigrid_rl.models.distributions import distribution_of
-from multigrid_rl.players.cards import (
-    CARD_FILE,
-    MODEL_FILE,
-    BoxSignature,
-    Card,
-    PlayerError,
-    read_card,
-    read_network,
-    sha256_of,
-    write_player,
-)
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, Card, read_card, read_network, sha256_of, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import scenario_of, seat_folders
 from multigrid_rl.streams import Streams
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import PlayerError, expected, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy, Seats, SeatView
 from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
@@ -48,7 +39,6 @@ README_FILE = "README.md"
 _PROGRAM = "agent.py"
 #: The folders of an absolute path, and the character before it.
 _FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder_kind(folder: Path) -> Kind:
@@ -151,7 +141,7 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None, a
     if os.path.lexists(target):
         raise PlayerError(expected(target, "a new folder", "one that exists already; nothing was written"))
     name = target.resolve().name if name is None else name
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise PlayerError(expected("name", "1 to 64 letters, digits, dots, dashes and underscores", name))
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
@@ -327,7 +317,7 @@ def _line(key: str, value: object) -> str:
 
 def _about(card: Card, weights: int) -> Iterator[str]:
     provenance: dict[str, Any] = card.provenance
-    bounded = isinstance(card.actions, BoxSignature)
+    bounded = isinstance(card.action_space, spaces.Box)
     hidden = {"name"} if bounded else {"name", "bound", "log_std"}
     hidden |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
     kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in hidden)

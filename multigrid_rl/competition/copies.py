@@ -43,8 +43,6 @@ _MIN_CORRELATION, _MIN_ADDED = 0.95, 0.1
 #: Maximum error of an agent's actions as draws of players, and the share that these explain, see ``likelihoods.py``;
 #: for another submission the maximum as a multiple of the expected error, as networks of the same recipe are similar.
 MAX_ERROR, MIN_SHARE, DRAWN_FACTOR = 0.05, 0.7, 1.2
-#: Message to the student; only the instructor sees the name of the original.
-NOT_ORIGINAL = "not original: talk to your instructor"
 #: Share of one action from which a player counts as untrained.
 _UNTRAINED = 0.8
 #: Shared games of each catalogue player; stored games of an agent's probe; steps of both; minimum rows.
@@ -61,6 +59,9 @@ Teams = Mapping[str, Mapping[str, Policy]]
 
 class CopyError(PlayerError):
     """A submission is refused as a copy; the message is for the instructor."""
+
+    #: To the student: only the instructor sees the name of the original.
+    feedback = "not original: talk to your instructor"
 
 
 class Views(NamedTuple):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             if path in to_blame:
                 pairing = forfeit(red, blue, config, dict.fromkeys(to_blame[path], KILLED), side)
             elif out := {entry.name: reasons[entry.name] for entry in players if entry.name in reasons}:
-                pairing = forfeit(red, blue, config, out, side).model_copy(update={"out": True})
+                pairing = forfeit(red, blue, config, out, side, out=True)
             else:
                 # An agent in a sandbox may also kill the cup, by memory outside its limits.
                 with begin_mark(path) if "external" in {entry.kind for entry in players} else nullcontext():
@@ -113,6 +113,12 @@ def unfounded_forfeits(pairings: list[Pairing], entries: list[Entry], config: Cu
     return [p for p in doubtful if not unplayable_sides(meeting_of(p, entries), config)]
 
 
+def replay(pairing: Pairing, entries: list[Entry], config: CupConfig) -> str:
+    """Play a pairing of a cup again; returns the differences in words, or nothing."""
+    red, blue, side = meeting_of(pairing, entries)
+    return describe_difference(pairing, play_pairing(red, blue, config, side, mixed=pairing.mixed))
+
+
 def describe_difference(before: Pairing, now: Pairing) -> str:
     """Return the difference of a pairing from its replay in words; empty: none."""
     rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
@@ -131,27 +137,24 @@ def play_pairing(red: Entry, blue: Entry | None, config: CupConfig, side: str = 
     """
     meeting = Meeting(red, blue, side)
     if unplayable := unplayable_sides(meeting, config):
-        return forfeit(red, blue, config, unplayable, side).model_copy(update={"out": True})
-    seconds, starts = defaultdict[str, float](float), defaultdict[str, float](float)
+        return forfeit(red, blue, config, unplayable, side, out=True)
+    starts = defaultdict[str, float](float)
     with ExitStack() as stack:
         if "external" in {entry.kind for entry, _ in meeting.teams(config)}:
             stack.enter_context(kill_descendants())
         players, failed = _seat_players(meeting, config, stack, starts, mixed=mixed)
         if failed:
-            return _add_times(forfeit(red, blue, config, failed, side), seconds, starts)
+            return _add_times(forfeit(red, blue, config, failed, side), starts)
         try:
             played = play_games(config.spec, players, config.games, seed=config.seed)
         except RunError as error:
             if blue is not None or isinstance(error, BusyError):
                 raise
             return forfeit(red, blue, config, {red.name: str(error)})
-        for player in players.values():
-            if isinstance(player, AgentPlayer):
-                seconds[player.name] += player.thought_s
     pairing = _pairing(meeting, config, played)
-    agents = [player for player in players.values() if isinstance(player, AgentPlayer) and player.notes]
-    games, mixed = [_add_notes(game, agents) for game in pairing.kept], mixed and bool(seconds)
-    return _add_times(pairing.model_copy(update={"mixed": mixed, "kept": games}), seconds, starts)
+    agents = [player for player in players.values() if isinstance(player, AgentPlayer)]
+    games, mixed = [_add_notes(game, agents) for game in pairing.kept], mixed and bool(agents)
+    return _add_times(pairing.model_copy(update={"mixed": mixed, "kept": games}), starts, agents)
 
 
 def _add_notes(game: Any, agents: list[AgentPlayer]) -> Any:
@@ -166,29 +169,30 @@ def _seat_players(
     players: dict[str, Policy] = {}
     names = " ".join([config.agents_key, meeting.red.name, meeting.blue.name if meeting.blue else "", meeting.side])
     for entry, team in meeting.teams(config):
-        begin_s, reason = time.perf_counter(), None
+        begin_s = time.perf_counter()
         try:
             seated = stack.enter_context(entry.players_of(config, team, names if mixed else ""))
-            starts.update({p.name: starts[p.name] + p.started_s for p in seated.values() if isinstance(p, AgentPlayer)})
-            players |= seated
-        except PlayerFaultError as error:
-            reason = str(error)
-        except UNREADABLE as error:
-            reason = reason_of(error, None, entry.name)
-        if reason is not None:
+        except (PlayerFaultError, *UNREADABLE) as error:
             if entry.kind == "external":
                 starts[entry.name] += time.perf_counter() - begin_s
-            return players, {entry.name: reason}
+            return players, {entry.name: reason_of(error, None, entry.name)}
+        starts.update({p.name: starts[p.name] + p.started_s for p in seated.values() if isinstance(p, AgentPlayer)})
+        players |= seated
     return players, {}
 
 
-def _add_times(pairing: Pairing, seconds: dict[str, float], starts: dict[str, float]) -> Pairing:
-    both = {name: round(seconds.get(name, 0.0) + starts.get(name, 0.0), 3) for name in {**starts, **seconds}}
+def _add_times(pairing: Pairing, starts: dict[str, float], agents: Iterable[AgentPlayer] = ()) -> Pairing:
+    seconds = dict(starts)
+    for agent in agents:
+        seconds[agent.name] += agent.thought_s
+    both = {name: round(s, 3) for name, s in seconds.items()}
     return pairing.model_copy(update={"seconds": both, "starts": {name: round(s, 3) for name, s in starts.items()}})
 
 
-def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "") -> Pairing:
-    """Return a pairing without games: the entries in ``reasons`` forfeit all of them."""
+def forfeit(
+    red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str, str], side: str = "", *, out: bool = False
+) -> Pairing:
+    """Return a pairing without games: the entries in ``reasons`` forfeit all of them; ``out``: they were out before."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     zeros = [0.0] * config.games
     texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
@@ -201,6 +205,7 @@ def forfeit(red: Entry, blue: Entry | None, config: CupConfig, reasons: dict[str
         return_red=zeros,
         return_blue=zeros,
         reason="; ".join(texts),
+        out=out,
     )
 
 

@@ -302,12 +302,10 @@ def forged_files(folder: Path, expected_files: list[Path], entries: list[Entry],
     """Return a line for each file in ``folder`` that differs from an expected one, and each foreign pairing."""
     lines = []
     for path in expected_files:
-        try:
-            identical = (folder / path.name).read_bytes() == path.read_bytes()
-        except OSError:
-            identical = False
-        if not identical:
-            lines.append(f"{path.name}: differs from what cup.json and the pairings give")
+        with suppress(OSError):
+            if (folder / path.name).read_bytes() == path.read_bytes():
+                continue
+        lines.append(f"{path.name}: differs from what cup.json and the pairings give")
     expected_pairings = {meeting.file(folder) for meeting in meetings(entries, config)}
     foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in expected_pairings)
     return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]

@@ -13,15 +13,8 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.output import console, exit_on_signals, spread, temporary_output
-from multigrid_rl.competition.cup import (
-    check_agents,
-    describe_difference,
-    meeting_of,
-    play_cup,
-    play_pairing,
-    unfounded_forfeits,
-)
+from multigrid_rl.cli.output import console, exit_on_signals, grid, spread, temporary_output
+from multigrid_rl.competition.cup import check_agents, play_cup, replay, unfounded_forfeits
 from multigrid_rl.competition.cup_folder import (
     Pairing,
     existing_cup,
@@ -54,9 +47,6 @@ from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
-
-#: Printed where agents are trusted.
-UNCONFINED = "agents run without a sandbox: they could read and change what you can (docs/instructors.md)"
 
 
 def play(
@@ -107,7 +97,7 @@ def verify(folder: Path, most: int | None) -> None:
     made_with = stored.versions
     pairings = [load_pairing(folder, meeting, config.games) for meeting in meetings(entries, config)]
     recomputed = tabulate(entries, pairings, config, made_with)
-    screen, replayed, different = console(120), 0, 0
+    screen, different = console(120), 0
     if made_with != versions():
         screen.print(f"played with {_join(made_with)}; here are {_join(versions())}: the page and games may differ")
     with TemporaryDirectory() as fresh:
@@ -129,14 +119,13 @@ def verify(folder: Path, most: int | None) -> None:
     with exit_on_signals():
         number = len(replayable) if most is None else min(most, len(replayable))
         for before in random.SystemRandom().sample(replayable, number):
-            now = play_pairing(*meeting_of(before, entries)[:2], config, before.side, mixed=before.mixed)
-            difference = describe_difference(before, now)
-            replayed, different = replayed + 1, different + bool(difference)
+            difference = replay(before, entries, config)
+            different += bool(difference)
             note = "; an agent may draw in its own way" if difference and agents & before.names else ""
             screen.print(f"{_pair_title(before, config)}: {difference or 'the same'}{note}")
     summary = {
-        "pairings": replayed,
-        "games": replayed * config.games,
+        "pairings": number,
+        "games": number * config.games,
         "different": different,
         "not_repeatable": len(pairings) - len(replayable),
         "files_different": len(wrong_files),
@@ -175,7 +164,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         if entry.same_as:
             screen.print(f"    like {'; '.join(entry.same_as)}")
     if agents_trusted() and any(entry.kind == "external" for entry in entries):
-        screen.print(UNCONFINED)
+        screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
     reported: set[str | None] = {None}
 
     def show(number: int, of: int, pairing: Pairing, fresh: bool) -> None:
@@ -220,27 +209,25 @@ def _pairing_line(pair: str, pairing: Pairing, config: CupConfig, *, now: bool) 
 
 
 def _standings_table(results: CupResults) -> Table:
-    grid = Table("rank", "entry", box=None, pad_edge=False)
-    for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
-        grid.add_column(title, justify="right")
+    counted = ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin")
+    table = grid(("rank", "entry"), counted)
     for row in results.standings:
         rating = f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})"
         counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
-        grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
-    return grid
+        table.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
+    return table
 
 
 def _returns_table(results: CupResults) -> Table:
-    grid = Table("rank", "entry", box=None, pad_edge=False)
     sides = list(dict.fromkeys(side for row in results.returns for side in row.sides))
-    for title in ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length"):
-        grid.add_column(title, justify="right")
+    titles = ("return (95 %)", *(f"as {side}" for side in sides), "games", "forfeited", "length")
+    table = grid(("rank", "entry"), titles)
     for row in results.returns:
         counts = str(row.games), str(row.forfeited), f"{row.length_mean:.4g}"
         by_side = (f"{row.sides[side]:.4g}" if side in row.sides else "-" for side in sides)
         mean = f"{row.mean:.4g} ({spread(row.low, row.high, '.4g')})"
-        grid.add_row(str(row.rank), row.name, mean, *by_side, *counts)
-    return grid
+        table.add_row(str(row.rank), row.name, mean, *by_side, *counts)
+    return table
 
 
 # --- grades
@@ -281,9 +268,7 @@ def show_class(hand_ins: list[Submission], examiner: Examiner, table: Path) -> N
 
 
 def _show_grade(result: dict[str, Any]) -> None:
-    table = Table("exam", "check", box=None, pad_edge=False)
-    for title in ("measured", "95 %", "points"):
-        table.add_column(title, justify="right")
+    table = grid(("exam", "check"), ("measured", "95 %", "points"))
     for exam in result["exams"]:
         for k, check in enumerate(exam["checks"]):
             against = f" ({exam['opponent']})" if exam["opponent"] else ""

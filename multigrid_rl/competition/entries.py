@@ -250,10 +250,9 @@ def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
     name = entry_name(folder_name)
     note = "" if name == folder_name else f" (folder {shown(folder_name)})"
     try:
-        if path.is_symlink():
-            raise PlayerError("expected a folder with a bundle or an external agent, got a link")
-        if not path.is_dir():
-            raise PlayerError("expected a folder with a bundle or an external agent, got a file")
+        if path.is_symlink() or not path.is_dir():
+            got = "a link" if path.is_symlink() else "a file"
+            raise PlayerError(f"expected a folder with a bundle or an external agent, got {got}")
         if exists(path / AGENT_FILE):  # raises where access is denied
             check_programs(name, config.spec)
             agent = read_agent(path, name)

@@ -16,15 +16,7 @@ from pydantic import Field, ValidationError
 
 from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import (
-    NOT_ORIGINAL,
-    CopyError,
-    Fingerprint,
-    Originals,
-    ProbeAnswers,
-    Similar,
-    watch,
-)
+from multigrid_rl.competition.copies import CopyError, Fingerprint, Originals, ProbeAnswers, Similar, watch
 from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name, reason_of
@@ -140,13 +132,12 @@ class Examiner:
                 raise PlayerError(submission.problem)
             return self.grade(submission.folder)
         except PlayerError as error:
-            feedback = NOT_ORIGINAL if isinstance(error, CopyError) else None
+            feedback = error.feedback if isinstance(error, CopyError) else None
             return self.refused(submission.folder, reason_of(error, submission.folder, submission.name), feedback)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
         """Return the result of an unplayable submission: no points, the problem, and the student's feedback."""
-        student_problem = problem if feedback is None else feedback
-        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": student_problem}
+        return self._result(bundle, 0.0) | {"problem": problem, "feedback_problem": feedback or problem}
 
     def _result(self, bundle: Path, points: float) -> dict[str, Any]:
         rubric = self.rubric

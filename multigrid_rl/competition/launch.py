@@ -36,11 +36,8 @@ def main() -> None:
     """Limit address space (bytes), size of files (bytes) and processor time (seconds), then run the command."""
     memory, size, seconds, referee = map(int, sys.argv[1:5])
     command = sys.argv[5:]
-    with contextlib.suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != referee:
-            sys.exit(1)  # the referee ended before the option was set
-        refuse_calls(contained=command[0] == "bwrap")
+    die_with_parent(referee)
+    refuse_calls(contained=command[0] == "bwrap")
     bounds = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: size,
@@ -59,6 +56,19 @@ def main() -> None:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{command[0]}: {getattr(error, 'strerror', error)}\n")
         sys.exit(127)  # a shell's status for a command that it cannot run
+
+
+def set_option(option: int, value: int, operand: object = 0) -> None:
+    """Set an option of this process by ``prctl``; without effect on other systems than Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, operand, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let this process be killed when its parent dies, only on Linux; end it if that has died before."""
+    set_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def refuse_calls(*, contained: bool) -> None:
@@ -84,9 +94,8 @@ def refuse_calls(*, contained: bool) -> None:
     program += [(0x06, 0, 0, _ALLOWED)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     filter_program = struct.pack("HP", len(program), ctypes.addressof(code))
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(filter_program), 0, 0)
+    set_option(_PR_SET_NO_NEW_PRIVS, 1)
+    set_option(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(filter_program))
 
 
 def _answer(error: int) -> tuple[int, int, int, int]:

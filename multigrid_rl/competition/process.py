@@ -152,9 +152,7 @@ class AgentProcess:
 
     def close(self, farewell: bytes = b"") -> None:
         """End the process and everything that it started. After a ``farewell`` it has time to exit by itself."""
-        if not self._end.alive:
-            return
-        if farewell:
+        if farewell and self._end.alive:
             self._send_shutdown(farewell)
         self._end()
 
@@ -201,10 +199,9 @@ class AgentProcess:
     def _exit_reason(self) -> ProcessError:
         if self._usage.fault is not None:
             return ProcessError(self._usage.fault)
-        try:
-            status: int | None = self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            status = None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        status: int | None = self._process.returncode
         while self._read_stderr():
             pass
         if self._in_sandbox and status is not None and status > _BY_SIGNAL:
@@ -342,14 +339,12 @@ def _statuses(pid: int) -> Iterator[bytes]:
 
 def _memory(pid: int) -> int:
     """Return the bytes of a process: private ones, and its share of shared ones, without files."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
-    except PermissionError:  # it hides from its user: all its memory counts
-        with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, IndexError):  # it exited
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
+        except PermissionError:  # it hides from its user: all its memory counts
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        pass  # it exited
     return 0
 
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_folder import scenario_and_game
-from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
+from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig, reading
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import read_plain_yaml
@@ -27,7 +27,7 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of, sides_of
-from multigrid_rl.text import ConfigError, expected, first_error, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import EpisodeTable, Policy, Seats, SeatView, UniformSource
 
@@ -215,12 +215,8 @@ class Rubric(Part):
 
 def read_rubric(path: Path) -> Rubric:
     """Read a rubric and check its games. Raises ``ConfigError`` with key and value of an unusable setting."""
-    try:
+    with reading(path, "a rubric in yaml"):
         rubric = Rubric.model_validate(read_plain_yaml(path))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error)}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
     scenario, spec = scenario_and_game(rubric.scenario)
     for number, exam in enumerate(rubric.exams):
         _check_exam(rubric, exam, scenario, spec, f"{path}: exams.{number}")

@@ -4,7 +4,6 @@ Without bubblewrap such programs do not run, unless the user trusts them (``--tr
 processes with all rights of the user.
 """
 
-import ctypes
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from multigrid_rl.competition.launch import set_option
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected
@@ -155,17 +155,12 @@ def kill_descendants() -> Iterator[None]:
     Within the block orphans become children of this process: no daemon escapes.
     """
     before = _children(parents_of_all())
-    _adopt(yes=True)
+    set_option(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
         _end_all(before)
-        _adopt(yes=False)
-
-
-def _adopt(*, yes: bool) -> None:
-    with suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
+        set_option(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 def _end_all(spared: set[int]) -> None:

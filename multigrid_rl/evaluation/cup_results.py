@@ -5,11 +5,10 @@ from math import nan
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
-from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.scenario import Strict, reading
 from multigrid_rl.evaluation.replays import AnyRecord
-from multigrid_rl.text import ConfigError, expected, first_error
 
 RESULTS_FILE = "results.json"
 #: Format of written files; older ones can be read.
@@ -166,9 +165,5 @@ class CupResults(Strict):
 
 def read_results(path: Path) -> CupResults:
     """Read and check a cup's results. Raises :class:`ConfigError` with file, key and error."""
-    try:
+    with reading(path, "the file that a cup wrote"):
         return CupResults.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error)}") from error
-    except OSError as error:
-        raise ConfigError(expected(path, "the file that a cup wrote", error.strerror)) from error

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from multigrid_rl.config.scenario import Strict
+from multigrid_rl.config.scenario import Strict, reading
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.zoo import LIMIT, DrawMode, open_game, start_episode
 from multigrid_rl.players.episodes import EpisodeBatch
@@ -242,10 +242,8 @@ def read_games(path: Path) -> list[Any]:
     Raises ``ConfigError``: unreadable, no games, or a damaged one.
     """
     wanted = "a list of games as evaluate, cup or play --record wrote it"
-    try:
+    with reading(path, wanted):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
     rows = content.get("games") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not rows:
         raise ConfigError(expected(path, wanted, "no games in it"))

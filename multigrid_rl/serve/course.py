@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AwareDatetime, Field, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
-from multigrid_rl.config.scenario import Part
+from multigrid_rl.config.scenario import Part, reading
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.text import ConfigError, expected, first_error, printable, unknown
+from multigrid_rl.text import ConfigError, expected, printable, unknown
 
 DAY_S = 86_400.0
 _FIRST = datetime(1970, 1, 2, tzinfo=timezone.utc)
@@ -120,7 +120,7 @@ class Course(Part):
         return value
 
     @model_validator(mode="after")
-    def _deadlines_fit(self) -> "Course":
+    def _settings_fit(self) -> "Course":
         names = [deadline.name for deadline in self.deadlines]
         if len({*names}) < len(names):
             raise ValueError(expected("deadlines", "each name once", ", ".join(names)))
@@ -132,10 +132,6 @@ class Course(Part):
                 raise ValueError(unknown("extensions: deadline", extension.deadline, names))
         if self.late == "penalty" and self.rubric is None:
             raise ValueError(expected("late", "refuse or beside where there is no rubric, and so no points", "penalty"))
-        return self
-
-    @model_validator(mode="after")
-    def _rookie_is_an_anchor(self) -> "Course":
         if self.rookie is not None and self.rookie not in self.anchors:
             raise ValueError(expected("rookie", " or ".join(self.anchors), self.rookie))
         wrong = [name for name in self.anchors if re.fullmatch(r"h\d+|.*/.*", name)]  # as submissions are called
@@ -143,11 +139,6 @@ class Course(Part):
             wanted = "each once, a player's name or a folder beside the course, and none like h1"
             raise ValueError(expected("anchors", wanted, ", ".join(wrong or self.anchors)))
         return self
-
-    @cached_property
-    def first(self) -> str:
-        """The first opponent of each submission."""
-        return self.rookie or self.anchors[0]
 
     def over(self, now: float) -> bool:
         """Return whether the storage time of the privacy page is over."""
@@ -196,12 +187,8 @@ class Enrolled(NamedTuple):
 
 def read_course(path: Path) -> Course:
     """Read a course. Raises ``ConfigError``, with key and value of an invalid setting."""
-    try:
+    with reading(path, "a course in yaml", quoting=True):
         return Course.model_validate(read_plain_yaml(path))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error, quoting=True)}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, "a course in yaml", getattr(error, "strerror", error))) from error
 
 
 def read_roster(path: Path) -> list[Enrolled]:

@@ -23,6 +23,7 @@ from multigrid_rl.text import ConfigError, expected
 
 #: States of a submission, in their order; ``refused`` may follow each except ``rated``.
 STATES = ("received", "checking", "placing", "rated", "refused")
+DONE = ("rated", "refused")
 #: Version of these tables, to be raised with each change of one; key of the setting that stores it.
 VERSION, VERSION_KEY = "0002", "version"
 

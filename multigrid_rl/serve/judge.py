@@ -33,8 +33,6 @@ from multigrid_rl.trust import agents_trusted
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
 #: program's answers in all of them.
 CHECK_GAMES, CHECK_SEED, CHECK_S = 10, 36, 10.0
-#: Game of an agent by default at home.
-_GAME = "1v1"
 #: Factor on the games of a pairing of two anchors.
 ANCHOR_GAMES = 10
 
@@ -143,7 +141,7 @@ class Judge:
     def check(self, entry: Entry) -> CheckResult:
         """Let an entry play against itself and the rookie. Raises ``ScratchError``: this machine has no room."""
         check_agents([entry])
-        rookie = self.anchors[self.course.first]
+        rookie = self.anchors[self.course.rookie or self.course.anchors[0]]
         config = replace(self.config, games=CHECK_GAMES, seed=CHECK_SEED, agents_key="check")
         kind = "a program" if entry.kind == "external" else "networks"
         lines, spent, sides = [f"{kind}: {entry.about}"], 0.0, dict[str, None]()
@@ -186,8 +184,7 @@ class Judge:
         for meeting in meetings(entries, config):
             out = {e.name: f"out after {config.cup_s:g} s" for e in entries if used_s.get(e.name, 0.0) > config.cup_s}
             if out:
-                pairing = forfeit(meeting.red, meeting.blue, config, out, meeting.side)
-                played.append(pairing.model_copy(update={"out": True}))
+                played.append(forfeit(meeting.red, meeting.blue, config, out, meeting.side, out=True))
                 continue
             played.append(play_pairing(meeting.red, meeting.blue, config, meeting.side))
             for name, seconds in played[-1].seconds.items():
@@ -264,7 +261,7 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
             hint = command if card.kind.judged else f"of {card.env.package}, where none is played"
             yield f"ok: for {card.env.env_id}; {hint}"
             return
-        game = scenario_name or (_GAME if card is None else card.scenario)
+        game = scenario_name or ("1v1" if card is None else card.scenario)
         try:
             course_settings = read_course(course) if course else Course(scenario=game, anchors=[rookie])
             judge = Judge(course_settings, course.parent if course else Path.cwd())
@@ -277,17 +274,15 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
 
 
 def _check_line(meeting: Meeting, pairing: Pairing, entry: Entry, config: CupConfig) -> str:
-    red, blue, side = meeting
-    first_side = side or config.sides[0]
+    red, blue, _ = meeting
     if blue is None:
         title, winning = "alone", "RbD"
     elif red is blue:
         title, winning = "against itself", "Rb"
     else:
-        rival = blue if red is entry else red
-        other_side = next((each for each in config.sides if each != first_side), first_side)
-        side_played = first_side if red is entry else other_side
-        title, winning = f"as {side_played} against {rival.name}", "Rb" if red is entry else "Br"
+        rival, winning = (blue, "Rb") if red is entry else (red, "Br")
+        side_played = next(side for player, side in meeting.teams(config) if player is entry)
+        title = f"as {side_played} against {rival.name}"
     if pairing.reason is not None:
         return printable(f"{title}: {pairing.reason}")
     if not config.rated:

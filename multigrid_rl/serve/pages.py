@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 
 from multigrid_rl.competition.folders import Scratch, inner_path
-from multigrid_rl.serve.database import STATES, Grade, HandIn, Person, Rating, StoredPairing
+from multigrid_rl.serve.database import DONE, STATES, Grade, HandIn, Person, Rating, StoredPairing
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
 from multigrid_rl.serve.store import Row, deadline_result, visible_rows
@@ -24,9 +24,6 @@ from multigrid_rl.show.page import TEXT_SCRIPTS, Scale
 from multigrid_rl.show.words import plural
 from multigrid_rl.text import ConfigError, expected, shown
 
-DONE = ("rated", "refused")
-#: Fields of a submission in JSON.
-_REPORTED_FIELDS = ("state", "state_at", "reason", "log", "deadline", "sha256")
 #: Letters of a pairing's results, by their meaning for the first side; forfeited are games of either side.
 _LETTERS = {"win": "Rb", "draw": "D", "loss": "rB", "games": "RbDrB", "forfeited": "rb"}
 _SIDES_SWAPPED = str.maketrans("RrBb", "BbRr")
@@ -41,7 +38,6 @@ class Ladder(NamedTuple):
     rows: list[Row]
     hidden: dict[int, int]  # submission -> how many rows before it are not shown
     names: dict[int, str]  # submission -> displayed name
-    own_id: int  # the visitor's submission; 0: none
     mark: str  # hash of the content
 
 
@@ -51,19 +47,17 @@ def visible_ladder(visit: Visit) -> Ladder:
 
     def make() -> Ladder:
         rows: list[Row] = visit.site.cached("rows", visit.site.store.ladder)
-        team_ids = visit.site.store.team(person_id).ids
-        visible = rows if visit.teaches else visible_rows(rows, team_ids, course)
+        visible = rows if visit.teaches else visible_rows(rows, visit.site.store.team(person_id).ids, course)
         ids, hidden, skipped = {row.hand_in.id for row in visible}, dict[int, int](), 0
         for row in rows:
             if row.hand_in.id in ids:
                 hidden[row.hand_in.id], skipped = skipped, 0
             else:
                 skipped += 1
-        own_id = next((row.hand_in.id for row in visible if row.hand_in.person_id in team_ids), 0)
         names = {row.hand_in.id: row.name if _shows_names(visit) else row.title for row in visible}
         content = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in visible]
         mark = hashlib.sha256(json.dumps([content, sorted(hidden.items())]).encode()).hexdigest()[:12]
-        return Ladder(visible, hidden, names, own_id, mark)
+        return Ladder(visible, hidden, names, mark)
 
     view: Ladder = visit.site.cached(("ladder", person_id), make)
     return view
@@ -81,6 +75,7 @@ def ladder(visit: Visit) -> Response:
         students = sum(row.person is not None for row in view.rows) + sum(view.hidden.values())
         lead = f"Ratings follow from all games at once, in whatever order they were played. {students} on the ladder."
         content: dict[str, Any] = {"ladder": view, "scale": Scale.around(view.rows), "mark": view.mark}
+        content["own_id"] = _on_ladder(visit, visit.person.id if visit.person else None)
         content["above"] = max((row.rating for row in view.rows if row.person is None), default=float("inf"))
         template = "table.html" if "part" in visit.request.query_params else "ladder.html"
         return view.mark, bytes(visit.page(template, visit.site.store.course.title, lead=lead, **content).body)
@@ -218,9 +213,9 @@ def hand_ins(visit: Visit) -> Response:
     )  # fmt: skip
 
 
-def _on_ladder(visit: Visit, person_id: int) -> int:
+def _on_ladder(visit: Visit, person_id: int | None) -> int:
     """Return the submission of a person or team on the ladder; 0: none that the visitor may see."""
-    team_ids = visit.site.store.team(person_id).ids
+    team_ids = visit.site.store.team(person_id or 0).ids
     return next((row.hand_in.id for row in visible_ladder(visit).rows if row.hand_in.person_id in team_ids), 0)
 
 
@@ -254,7 +249,7 @@ def hand_in(visit: Visit) -> Response:
     grade = grade if _may_read_points(visit, row, code) else None
     done = row.state in DONE
     if visit.wants_json:
-        reply = {key: getattr(row, key) for key in _REPORTED_FIELDS}
+        reply = {key: getattr(row, key) for key in ("state", "state_at", "reason", "log", "deadline", "sha256")}
         missed = visit.site.store.course.missed(row.at, code) if code else None
         reply |= {"late_days": missed[1] if missed else 0}
         reply |= {"hand_in": row.id, "done": done and (rating is not None or row.state == "refused")}
@@ -268,7 +263,7 @@ def hand_in(visit: Visit) -> Response:
     page = visit.page(
         "hand_in.html" if part is None else "state.html", f"{row.name}: {row.state}", mark=mark, late=late,
         row=row, rating=rating, grade=grade, steps=steps, ahead=ahead, done=done,
-        on_ladder=_on_ladder(visit, row.person_id) if row.person_id else 0,
+        on_ladder=_on_ladder(visit, row.person_id),
     )  # fmt: skip
     return page_if_changed((mark, bytes(page.body)), part)
 
@@ -358,7 +353,7 @@ def _range(text: str) -> tuple[int, int, int]:
 def health(visit: Visit) -> Response:
     """Answer whether the server works: 503 where jobs wait for more than two minutes."""
     found = visit.site.store.health()
-    is_late = found.get("oldest_job_s", 0) > 120
+    is_late = found["oldest_job_s"] > 120
     return JSONResponse({"status": "behind" if is_late else "ok", **found}, 503 if is_late else 200)
 
 

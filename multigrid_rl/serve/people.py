@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from multigrid_rl.competition.folders import remove_tree
 from multigrid_rl.serve.course import DAY_S, Enrolled
-from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Setting, StoredPairing
+from multigrid_rl.serve.database import DONE, Event, Grade, HandIn, Job, Person, Setting, StoredPairing
 from multigrid_rl.serve.store import Store
 from multigrid_rl.text import ConfigError, expected
 
@@ -202,7 +202,7 @@ class People(Store):
             ids = [hand_in.id for hand_in in hand_ins]
             for hand_in in hand_ins:
                 hand_in.name, hand_in.log, hand_in.same_as, hand_in.reason = "forgotten", "", "", ""
-                if hand_in.state not in ("rated", "refused"):
+                if hand_in.state not in DONE:
                     self.set_state(session, hand_in, "refused", "its author asked to be forgotten")
             # The text of a check or a rubric may contain names of files and people.
             session.execute(update(Event).where(Event.hand_in_id.in_(ids)).values(text=""))
@@ -221,5 +221,5 @@ class People(Store):
             self.add_event(session, "forgotten", person=person_id)
         remove_tree(self.home / "incoming" / str(person_id))
         for hand_in in hand_ins:
-            remove_tree(self.home / "uploads" / str(hand_in.id))
+            remove_tree(self.upload_folder(hand_in.id))
             remove_tree(self.entry_folder(hand_in.id))

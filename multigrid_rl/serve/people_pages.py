@@ -24,7 +24,6 @@ from multigrid_rl.text import ConfigError, expected, shown, unknown
 _MAX_ROWS = 50
 #: Kinds of events that the desk lists.
 _SHOWN_EVENTS = ("fault", "appeal", "setting", "grade again", "check again", "copies again", "kept")
-_GRADE_FIELDS = ("points", "of", "feedback")
 _FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
 _RATING_FIELDS = ("rating", "low", "high")
 #: Columns of the late submission.
@@ -109,11 +108,11 @@ def desk(visit: Visit) -> Response:
     """Show the state of the server, and submissions that need attention."""
     store = visit.site.store
     with store.reading() as session:
-        hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id).order_by(HandIn.id.desc())
-        copies = session.execute(hand_ins.where(HandIn.same_as != "").limit(_MAX_ROWS)).all()
-        refused = session.execute(hand_ins.where(HandIn.state == "refused").limit(_MAX_ROWS)).all()
-        is_late = HandIn.deadline > 0, HandIn.deadline < store.now()
-        overdue = session.execute(hand_ins.where(*is_late).limit(_MAX_ROWS)).all()
+        hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id)
+        newest = hand_ins.order_by(HandIn.id.desc()).limit(_MAX_ROWS)
+        copies = session.execute(newest.where(HandIn.same_as != "")).all()
+        refused = session.execute(newest.where(HandIn.state == "refused")).all()
+        overdue = session.execute(newest.where(HandIn.deadline > 0, HandIn.deadline < store.now())).all()
     forget_at, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_SHOWN_EVENTS)).order_by(Event.id.desc()).limit(_MAX_ROWS))
     jobs = store.jobs()
@@ -145,7 +144,7 @@ def again(visit: Visit) -> Response:
     kind = str(visit.form.get("kind"))
     if kind not in ("grade", "copies", "check"):
         raise ConfigError(expected("kind", "grade, copies or check", kind))
-    ids = [visit.number("id", visit.form)] if "id" in visit.form else []
+    ids = [visit.number(visit.form)] if "id" in visit.form else []
     visit.site.store.redo(kind, ids, visit.user.id)
     return RedirectResponse("/desk#events", 303)
 
@@ -190,7 +189,7 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             hand_in, rating, grade = result.counting
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
             row |= {"late_days": result.days_late if result.counting is result.late else 0}
-            row |= {key: getattr(grade, key) for key in _GRADE_FIELDS if grade}
+            row |= {key: getattr(grade, key) for key in ("points", "of", "feedback") if grade}
             row |= {"points": result.points} if grade else {}
             if rating and hand_in.state == "rated":
                 row |= {key: getattr(rating, key) for key in _RATING_FIELDS}

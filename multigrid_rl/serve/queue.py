@@ -6,14 +6,14 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
+from multigrid_rl.serve.database import DONE, Event, Grade, HandIn, Job, Rating, Setting, StoredPairing
 from multigrid_rl.serve.people import People
 from multigrid_rl.serve.rating import PairingResult, Ratings
 from multigrid_rl.serve.store import ANCHORS, BUNDLE, FIRST, LANES, MATCH, PROGRAM, SLOW, Row
@@ -101,8 +101,7 @@ class Queue(People):
                     session.flush()
                     continue
                 job.worker, job.lease_until = worker, now + LEASE_S
-                row = session.get(HandIn, job.hand_in_id) if job.kind == "check" else None
-                if row is not None and row.state == "received":
+                if job.kind == "check" and (row := session.get_one(HandIn, job.hand_in_id)).state == "received":
                     self.set_state(session, row, "checking")
                 return job
         return None
@@ -123,20 +122,19 @@ class Queue(People):
         return row is not None
 
     @contextmanager
-    def finishing(self, job: Job, *, run_again: Callable[[Session], bool] = lambda _: False) -> Iterator[Session]:
-        """Yield a session for a job's result, and delete the job; where ``run_again`` is true it waits again.
+    def finishing(self, job: Job) -> Iterator[Session]:
+        """Yield a session for a job's result, and delete the job, or let it wait again if the block clears ``worker``.
 
         Raises ``LostLeaseError``: another worker has it, and nothing is changed.
         """
         with self._leased(job) as (session, row):
             if row is None:
                 raise LostLeaseError(f"job {job.id} ({job.kind}) has another worker")
-            waits_again = run_again(session)
             yield session
-            if waits_again:
-                row.worker, row.lease_until, row.attempts = "", 0.0, 0
-            else:
+            if row.worker:
                 session.delete(row)
+            else:
+                row.lease_until, row.attempts = 0.0, 0
 
     def put_back(self, job: Job, reason: str) -> None:
         """Let a job be tried again, after a fault of the server."""
@@ -207,7 +205,7 @@ class Queue(People):
         """Store that a submission does not play, by its own fault."""
         with self.finishing(job) as session:
             row = session.get_one(HandIn, job.hand_in_id)
-            if row.state not in ("rated", "refused"):
+            if row.state not in DONE:
                 row.kind = kind or row.kind
                 self._refuse(session, row, reason, log)
 
@@ -251,12 +249,10 @@ class Queue(People):
     ) -> None:
         """Store ratings, and those from games against anchors alone; placed submissions are now on the ladder."""
         played, _, placed = snapshot
-
-        def has_new_games(session: Session) -> bool:
+        with self.finishing(job) as session:
             session.get(Setting, "fixed", with_for_update=True)  # no games are added meanwhile, see `save_pairings`
-            return session.scalar(select(func.count(StoredPairing.id))) != len(played)
-
-        with self.finishing(job, run_again=has_new_games) as session:
+            if session.scalar(select(func.count(StoredPairing.id))) != len(played):
+                session.get_one(Job, job.id).worker = ""  # new games are rated next
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
@@ -305,9 +301,8 @@ class Queue(People):
             pairs = select(StoredPairing.red_id, StoredPairing.blue_id).where(
                 StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)
             )
-            met_pairs = {frozenset(pair) for pair in session.execute(pairs)}
             waiting = select(Job.hand_in_id, Job.other_id).where(Job.kind == "pair")
-            met_pairs |= {frozenset(pair) for pair in session.execute(waiting)}
+            met_pairs = {frozenset(pair) for query in (pairs, waiting) for pair in session.execute(query)}
         times = Counter(number for pair in met_pairs for number in pair)
         candidates = [row for row in playing if times[row.hand_in.id] < self.course.matches]
         for row in sorted(candidates, key=lambda row: (row.low - row.high, row.hand_in.id)):

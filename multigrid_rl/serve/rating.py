@@ -71,12 +71,12 @@ def _on_scale(strength: float, half_width: float, games: int) -> RatingInterval:
 
 def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
     """Return all strengths (natural logarithms of odds), and half the interval and the games of those not ``fixed``."""
+    if not played:
+        return fixed, {}
     names = sorted({name for result in played for name in (result.red, result.blue)} | fixed.keys())
     index = {name: k for k, name in enumerate(names)}
     strength = np.array([fixed.get(name, 0.0) for name in names])
     free = np.array([k for k, name in enumerate(names) if name not in fixed], np.intp)
-    if not len(free) or not played:
-        return fixed if not played else dict(zip(names, strength.tolist(), strict=True)), {}
     pairs, points, games = _pairs_of(played, index)
     strength = strengths(pairs, strength, free)
     half_width = _half_widths(pairs, points, games, strength, free)

@@ -42,7 +42,6 @@ _ACTIONS = {
     "links": "print all personal links, as a CSV",
 }
 HOST = "127.0.0.1"
-_WORDS = "[ACTION] COURSE [MORE]"
 _HELP = "course.yaml, perhaps behind an action: " + "; ".join(
     f"{name}: {does}" for name, does in _ACTIONS.items() if does
 )
@@ -64,7 +63,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 def serve(
     context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar=_WORDS, help=_HELP)],
+    words: Annotated[list[str], typer.Argument(metavar="[ACTION] COURSE [MORE]", help=_HELP)],
     home: Annotated[Path | None, typer.Option(help="Folder of files; beside the course by default.")] = None,
     database: Annotated[
         str | None, typer.Option(help="postgresql://user@host/name; a file of SQLite in the folder by default.")
@@ -101,15 +100,14 @@ def serve(
     refuse_unread(context, action, ("words", "home", "database", "trusted", *reads.get(action, ())))
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
+        address = url or f"http://{'localhost' if host == HOST else host}:{port}"
         if action == "start":
-            address = url or f"http://{'localhost' if host == HOST else host}:{port}"
             start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
             return
         from multigrid_rl.serve import admin_commands
 
         one_thread()
         with exit_on_signals(), admin_commands.open_course(place, empty=action == "restore") as queue:
-            address = url or f"http://localhost:{port}"
             request = admin_commands.AdminContext(place, queue, output, rest[1:], every, address)
             result = admin_commands.ADMIN_COMMANDS[action](request)
     if isinstance(result, str):
@@ -198,7 +196,7 @@ class CourseClient:
             answer = self.request(place, piece, content_range=content_range, x_name=name)
         return str(answer["hand_in"])
 
-    def follow(self, number: str, every_s: float = 0.5) -> Iterator[dict[str, Any]]:
+    def follow(self, number: str) -> Iterator[dict[str, Any]]:
         """Yield a submission whenever its state has changed, the last time when it is rated or refused."""
         last_state = None
         while True:
@@ -208,7 +206,7 @@ class CourseClient:
                 yield hand_in
             if hand_in["done"]:
                 return
-            time.sleep(every_s)
+            time.sleep(0.5)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

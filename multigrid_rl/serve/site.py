@@ -155,16 +155,16 @@ class Visit(NamedTuple):
         """Whether the visitor is a program, which reads JSON."""
         return "application/json" in self.request.headers.get("accept", "")
 
-    def number(self, key: str, values: Mapping[str, Any] | None = None) -> int:
-        """Return a number of the path, or of a form. Raises ``HTTPException`` 404: another text."""
-        text = str((self.request.path_params if values is None else values).get(key, ""))
+    def number(self, values: Mapping[str, Any] | None = None) -> int:
+        """Return the number ``id`` of the path, or of a form. Raises ``HTTPException`` 404: another text."""
+        text = str((self.request.path_params if values is None else values).get("id", ""))
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise HTTPException(404)
         return int(text)
 
     def row_or_404(self, table: type[TableRow], values: Mapping[str, Any] | None = None) -> TableRow:
         """Return the row with the number ``id``. Raises ``HTTPException`` 404: there is none."""
-        if (row := self.site.store.get(table, self.number("id", values))) is None:
+        if (row := self.site.store.get(table, self.number(values))) is None:
             raise HTTPException(404)
         return row
 
@@ -283,28 +283,23 @@ async def _cached_response(site: Site, page: Page, request: Request) -> Response
 
 
 async def _respond(site: Site, page: Page, request: Request) -> Response:
-    """Find the person of a request, and let the page answer, both in a thread."""
+    """Find the person of a request, read its body, and let the page answer, the first and the last in a thread."""
     if page.cached:
         return await _cached_response(site, page, request)
     if page.method == "GET":
         return await run_in_threadpool(lambda: page.answer(_identify(site, page, request)))
     visit = await run_in_threadpool(_identify, site, page, request)
     with site.upload_of(visit.user) if page.sends else nullcontext():
-        return await _respond_with_body(site, page, visit)
+        if page.method == "PUT":
+            return await run_in_threadpool(page.answer, visit._replace(body=await request.body()))
+        async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # slow senders block nobody
+            if visit.session and not site.store.signer.form_is_valid(visit.session, str(form.get("form", ""))):
+                raise HTTPException(403, _OLD_FORM)
+            async with site.uploading:
+                return await run_in_threadpool(page.answer, visit._replace(form=form))
 
 
-async def _respond_with_body(site: Site, page: Page, visit: Visit) -> Response:
-    """Read the body of a request, and let the page answer."""
-    request = visit.request
-    if page.method == "PUT":
-        return await run_in_threadpool(page.answer, visit._replace(body=await request.body()))
-    async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # slow senders block nobody
-        if visit.session and not site.store.signer.form_is_valid(visit.session, str(form.get("form", ""))):
-            raise HTTPException(403, "expected a form of this site that is not out of date: go back and load it again")
-        async with site.uploading:
-            return await run_in_threadpool(page.answer, visit._replace(form=form))
-
-
+_OLD_FORM = "expected a form of this site that is not out of date: go back and load it again"
 _ERROR_TEXTS = {
     401: ("Please sign in", "Open your personal link; your instructor can send it to you again."),
     403: ("That did not come from a page of this site", ""),

@@ -108,10 +108,10 @@ class Store:
         """Return a session whose block is one transaction; ``durable``: it survives a power cut."""
         return (self._durable_writes if durable else self._writes).begin()
 
-    def get(self, table: type[TableRow], number: int) -> TableRow | None:
-        """Return a row of a table by its number."""
+    def get(self, table: type[TableRow], key: int | str) -> TableRow | None:
+        """Return a row of a table by its number, a setting by its key."""
         with self.reading() as session:
-            return session.get(table, number)
+            return session.get(table, key)
 
     def all(self, query: Select[TableRow]) -> list[TableRow]:
         """Return all rows that a query finds."""
@@ -134,9 +134,8 @@ class Store:
 
     def setting(self, key: str) -> str:
         """Return a setting."""
-        with self.reading() as session:
-            found = session.get(Setting, key)
-            return "" if found is None else found.value
+        found = self.get(Setting, key)
+        return "" if found is None else found.value
 
     def freeze(self, frozen: bool, by: int = 0) -> bool:
         """Refuse submissions, or take them again, and return which; ``by``: the id of a person."""
@@ -199,7 +198,7 @@ class Store:
                         os.fsync(file.fileno())
             with self.writing(durable=True) as session:
                 row = self._accept(session, person_id, name)
-                folder = self.home / "uploads" / str(row.id)
+                folder = self.upload_folder(row.id)
                 remove_tree(folder)  # of a server that was killed before the row was written
                 temporary.rename(folder)
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from multigrid_rl.cli.output import one_thread
 from multigrid_rl.competition.folders import exclusive_lock
+from multigrid_rl.competition.launch import die_with_parent
 from multigrid_rl.rllib.address import ADDRESS, connection_problem
 from multigrid_rl.serve.course import MOST_WORKERS, Course, read_course, read_roster
 from multigrid_rl.serve.database import Person, make_tables
@@ -28,8 +30,6 @@ from multigrid_rl.serve.store import BUNDLE, PROGRAM, SLOW
 from multigrid_rl.text import ConfigError, expected, printable
 from multigrid_rl.trust import agents_trusted
 
-#: Of ``prctl``, only on Linux: a signal for this process when its parent dies.
-_PR_SET_PDEATHSIG = 1
 #: Of ``mallopt``, only in glibc: number of memory arenas of threads.
 _M_ARENA_MAX = -8
 _POLL_S, _GRACE_S = 0.1, 5.0
@@ -69,11 +69,10 @@ def place_of(path: Path, home: Path | None = None, database: str | None = None) 
 def open_prepared(place: ServedFolder) -> Queue:
     """Return the queue of a course, with its tables and people. Raises ``ConfigError``."""
     roster, course = read_roster(place.course_folder / place.course.roster), place.course
-    codes = [enrolled.code for enrolled in roster]
-    extended_ids = [enrolled.of for enrolled in course.extensions if enrolled.of not in course.teams]
-    for code in [*extended_ids, *(code for members in course.teams.values() for code in members)]:
-        if code not in codes:  # it would have no effect
-            raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", code))
+    codes = {enrolled.code for enrolled in roster}
+    named = [extension.of for extension in course.extensions if extension.of not in course.teams]
+    if unknown := [code for code in chain(named, *course.teams.values()) if code not in codes]:  # without effect
+        raise ConfigError(expected("extensions, teams", "ids of the roster, or a team", unknown[0]))
     make_tables(place.url)
     queue = place.open_queue()
     queue.sync(roster)
@@ -174,22 +173,14 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all children, in the end by SIGKILL."""
-        for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.children:
                 os.kill(pid, number)
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + _GRACE_S
             while self.children and time.monotonic() < deadline:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
                 self.children.pop(pid, None)
                 time.sleep(0.02)
-
-
-def die_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent dies; only on Linux, elsewhere it ends with its next job."""
-    if hasattr(ctypes.CDLL(None), "prctl"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before
-        os._exit(1)
 
 
 def share_memory() -> None:
@@ -210,11 +201,10 @@ def return_memory() -> None:
 def has_grown(most_mb: float) -> bool:
     """Return whether this process has more private memory than that, after returning free memory."""
     return_memory()
-    try:
+    with suppress(OSError):  # not Linux
         found = re.search(r"Private_Dirty: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
-    except OSError:  # not Linux
-        return False
-    return found is not None and int(found[1]) * 1024 > most_mb * 1e6
+        return found is not None and int(found[1]) * 1024 > most_mb * 1e6
+    return False
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -18,7 +18,7 @@ from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.serve.database import HandIn, Job, Person, StoredPairing
 from multigrid_rl.serve.judge import CHECK_S, Judge
-from multigrid_rl.serve.queue import BEAT_S, LostLeaseError, Queue, log, player_name
+from multigrid_rl.serve.queue import BEAT_S, Queue, log, player_name
 from multigrid_rl.serve.rating import compute_ratings
 from multigrid_rl.serve.store import BUNDLE, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
@@ -77,9 +77,7 @@ class Worker:
             try:
                 self._do[job.kind](job)
                 problem = None
-            except LostLeaseError as error:
-                problem = str(error)
-            except _SERVER_FAULTS as error:
+            except _SERVER_FAULTS as error:  # of a lease that was lost nothing is put back
                 problem = one_line(error)[:300]
                 with suppress(SQLAlchemyError):  # then its lease ends by itself
                     self.queue.put_back(job, printable(problem))
@@ -112,8 +110,9 @@ class Worker:
             self.queue.save_refusal(job, str(error))
             return
         if entry.kind == "external" and PROGRAM not in self.lanes:
-            with self.queue.finishing(job, run_again=lambda _: True) as session:
-                session.get_one(Job, job.id).lane = PROGRAM
+            with self.queue.finishing(job) as session:
+                waiting = session.get_one(Job, job.id)
+                waiting.lane, waiting.worker = PROGRAM, ""
             return
         found = self.judge.check(entry)
         if found.problem is None:
