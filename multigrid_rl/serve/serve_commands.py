@@ -100,9 +100,9 @@ def serve(
     refuse_unread(context, action, ("words", "home", "database", "trusted", *reads.get(action, ())))
     with trusting_agents(trusted):
         place = place_of(Path(rest[0]), home, database)
-        address = url or f"http://{'localhost' if host == HOST else host}:{port}"
+        address = (url or f"http://{'localhost' if host == HOST else host}:{port}").rstrip("/")
         if action == "start":
-            start(place, (host, port), address.rstrip("/"), behind_proxy=behind_proxy, workers=workers)
+            start(place, (host, port), address, behind_proxy=behind_proxy, workers=workers)
             return
         from multigrid_rl.serve import admin_commands
 

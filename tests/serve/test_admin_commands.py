@@ -178,7 +178,7 @@ def test_freeze_links_and_tables(course, tmp_path):
     assert last(call("serve", "freeze", course)) == {"frozen": True}
     with queue_of(course) as queue, pytest.raises(ConfigError, match="frozen"):
         queue.hand_in(queue.person_by_code("s1").id, data_root() / "checkpoints" / "blue-adept")
-    links = call("serve", "links", course, "--url", "https://x.org").output.splitlines()
+    links = call("serve", "links", course, "--url", "https://x.org/").output.splitlines()
     assert len(links) == 4
     assert all("https://x.org/enter/" in line for line in links[1:])
     for name in ("ladder.csv", "moodle.csv", "canvas.csv", "gradescope.zip"):
