@@ -22,11 +22,7 @@ ENVIRONMENTS: dict[str, str] = {
 }
 
 #: Default kind by prefix of ``env_id``; the longest matching prefix counts.
-ENV_IDS: dict[str, str] = {
-    "": "gymnasium",
-    "pettingzoo:": "pettingzoo",
-    "openspiel:": "pettingzoo",
-}
+ENV_IDS: dict[str, str] = {"": "gymnasium", "pettingzoo:": "pettingzoo", "openspiel:": "pettingzoo"}
 
 #: Seats for players of a game (``players.places.Place``), by the class that describes the game.
 PLACES: dict[str, str] = {

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_folder import scenario_and_game
-from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig, reading
+from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import read_plain_yaml
@@ -27,6 +27,7 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of, sides_of
+from multigrid_rl.runs.reader import reading
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.trust import check_code
 from multigrid_rl.types import EpisodeTable, Policy, Seats, SeatView, UniformSource

@@ -1,9 +1,6 @@
 """Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -46,17 +43,6 @@ class Part(Strict):
             if isinstance(value, bool) and kinds and "bool" not in kinds:
                 raise ValueError(expected(name, "a number" if "float" in kinds else "a whole number", value))
         return values
-
-
-@contextmanager
-def reading(path: Path, wanted: str, *, quoting: bool = False) -> Iterator[None]:
-    """Convert errors of reading and checking a file in the block into a ``ConfigError``, ``quoting`` the value."""
-    try:
-        yield
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error, quoting=quoting)}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
 
 
 def as_integer(value: Any) -> Any:

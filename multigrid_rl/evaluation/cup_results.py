@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from multigrid_rl.config.scenario import Strict, reading
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.evaluation.replays import AnyRecord
+from multigrid_rl.runs.reader import reading
 
 RESULTS_FILE = "results.json"
 #: Format of written files; older ones can be read.

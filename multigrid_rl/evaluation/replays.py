@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from multigrid_rl.config.scenario import Strict, reading
+from multigrid_rl.config.scenario import Strict
 from multigrid_rl.envs.base import reset_seed
 from multigrid_rl.envs.zoo import LIMIT, DrawMode, open_game, start_episode
 from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import check_env
+from multigrid_rl.runs.reader import reading
 from multigrid_rl.text import ConfigError, expected, first_error, shown
 from multigrid_rl.trust import mistake
 from multigrid_rl.types import GameSpec

@@ -5,6 +5,8 @@ Missing, damaged and forged content raises a one-line error that names the file.
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -155,6 +157,17 @@ class RunRecord:
             return {}
         held = {row["metric"]: (row["first_held"] or {}).get("env_steps") for row in self.verdict["gates"]}
         return {ALL_GATES: self.verdict["env_steps_to_held"], **held}
+
+
+@contextmanager
+def reading(path: Path, wanted: str, *, quoting: bool = False) -> Iterator[None]:
+    """Convert errors of reading and checking a file in the block into a ``ConfigError``, ``quoting`` the value."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_error(error, quoting=quoting)}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
 
 
 def _missing(path: Path) -> str:

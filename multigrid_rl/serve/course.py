@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
-from multigrid_rl.config.scenario import Part, reading
+from multigrid_rl.config.scenario import Part
 from multigrid_rl.files import read_plain_yaml
+from multigrid_rl.runs.reader import reading
 from multigrid_rl.text import ConfigError, expected, printable, unknown
 
 DAY_S = 86_400.0
