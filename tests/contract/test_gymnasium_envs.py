@@ -1,6 +1,7 @@
 """Environments of strangers side by side: what they are told and say, how they begin, end and go on."""
 
 import pickle
+import re
 import sys
 
 import gymnasium
@@ -330,6 +331,6 @@ def test_names_command_for_missing_package(monkeypatch, env_id, module):
     for name in [name for name in sys.modules if name.startswith((f"gymnasium.envs.{module.lower()}", module))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
-    told = f"^env_id: .* installed, got {env_id} without {module}: {install_command('control')}$"
+    told = f"^env_id: .* installed, got {env_id} without {module}: {re.escape(install_command('control'))}$"
     with pytest.raises(ValueError, match=told):
         describe_env(env_id, {})
