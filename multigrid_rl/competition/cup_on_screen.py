@@ -40,8 +40,7 @@ from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
 from multigrid_rl.files import json_text
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.runs.players import check_of_games
-from multigrid_rl.runs.reader import run_config
+from multigrid_rl.runs.reader import check_of_games, run_config
 from multigrid_rl.tables import PAGES, find, has
 from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.screen import warnings_on_screen

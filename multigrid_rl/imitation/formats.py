@@ -21,8 +21,8 @@ from multigrid_rl.evaluation.replays import read_games, replay
 from multigrid_rl.files import install_command
 from multigrid_rl.imitation.demonstrations import DATA_FILE, Demonstrations, Episode, read_demonstrations, write
 from multigrid_rl.players.cards import signature, space_of
-from multigrid_rl.runs.players import check_of_games
 from multigrid_rl.runs.provenance import versions
+from multigrid_rl.runs.reader import check_of_games
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 

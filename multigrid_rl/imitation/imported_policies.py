@@ -27,7 +27,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.mlp import ACTIVATIONS
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
-from multigrid_rl.runs.players import check_of_games
+from multigrid_rl.runs.reader import check_of_games
 from multigrid_rl.text import ConfigError, expected, shown
 from multigrid_rl.types import AgentSpec
 

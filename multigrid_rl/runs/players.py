@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from multigrid_rl.config.compose import changed, compose, load_scenario
-from multigrid_rl.config.overrides import SHORT, parse, written
+from multigrid_rl.config.overrides import SHORT, parse
 from multigrid_rl.config.recipes import names_in
 from multigrid_rl.config.scenario import env_signature, kind_named, task_of
 from multigrid_rl.config.schema import RunConfig
@@ -33,7 +33,7 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Naming, load
 from multigrid_rl.players.classes import agent_player_from_class, code_of
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.players.places import counterpart, place_of
-from multigrid_rl.runs.reader import run_config
+from multigrid_rl.runs.reader import check_of_games, run_config
 from multigrid_rl.tables import IMPORTED, entries
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 from multigrid_rl.trust import CODE, check_code
@@ -180,14 +180,6 @@ def has_no_opponents(source: str, overrides: Sequence[str] = ()) -> bool:
         return bool(overrides) and not compose(list(overrides)).scenario.kind.rivals
     env = env_of(source)
     return env is not None and not kind_named(env.package).rivals
-
-
-def check_of_games(overrides: Sequence[str]) -> None:
-    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
-    for key, value in parse(overrides).items():
-        part = SHORT.get(key, key).partition(".")[0]
-        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
-            raise ConfigError(expected(key, "an override of the game, as nothing is trained", written(value)))
 
 
 def config_of(source: str, overrides: Sequence[str]) -> RunConfig:

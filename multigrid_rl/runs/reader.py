@@ -5,7 +5,7 @@ Missing, damaged and forged content raises a one-line error that names the file.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from multigrid_rl.config.overrides import SHORT, parse, written
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
@@ -289,3 +290,11 @@ def _number(value: Any, where: str) -> float | None:
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
         raise ConfigError(expected(where, f"a number below {_LARGEST:g}, or null", f"a {type(value).__name__}"))
     return value
+
+
+def check_of_games(overrides: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for an override of training, which games alone do not read."""
+    for key, value in parse(overrides).items():
+        part = SHORT.get(key, key).partition(".")[0]
+        if part in RunConfig.model_fields.keys() - {"scenario", "experiment", "scheme", "shared", "checkpoints"}:
+            raise ConfigError(expected(key, "an override of the game, as nothing is trained", written(value)))

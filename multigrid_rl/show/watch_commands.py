@@ -10,7 +10,7 @@ import typer
 from multigrid_rl.cli.app import refused
 from multigrid_rl.cli.output import one_thread, refuse_to_overwrite
 from multigrid_rl.config.compose import compose
-from multigrid_rl.runs.players import check_of_games
+from multigrid_rl.runs.reader import check_of_games
 from multigrid_rl.show import EPISODES, GAMES
 
 _SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice

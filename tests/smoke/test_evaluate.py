@@ -13,7 +13,7 @@ from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import GameRecord, replay
 from multigrid_rl.evaluation.targets import find_target, player_target
 from multigrid_rl.metrics import wilson_interval
-from multigrid_rl.runs.players import check_of_games
+from multigrid_rl.runs.reader import check_of_games
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
