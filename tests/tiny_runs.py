@@ -18,7 +18,14 @@ TINY = [
     "model.hidden=[16,16]",
 ]
 #: Overrides beside which no run reads ``train.epochs``.
-WITHOUT_EPOCHS = ("train=sac", "train=dac", "train=a2c", "train.pi_iters=", "experiment=sac", "experiment=gymnasium-a2c")
+WITHOUT_EPOCHS = (
+    "train=sac",
+    "train=dac",
+    "train=a2c",
+    "train.pi_iters=",
+    "experiment=sac",
+    "experiment=gymnasium-a2c",
+)
 NO_TIME = ("seconds", "env_steps_per_s")
 
 
