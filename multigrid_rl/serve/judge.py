@@ -249,6 +249,7 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
     if not path.exists():
         check_not_class("folder", str(path))
         raise PlayerError(expected(path, "a folder or a zip file", "nothing there"))
+    settings = read_course(course) if course else None
     with closing(Scratch()) as scratch:
         found = hand_in(path, scratch.path)
         if found.problem is not None:
@@ -263,8 +264,7 @@ def inspection_lines(path: Path, scenario: str | None, rookie: str, course: Path
             return
         game = scenario_name or ("1v1" if card is None else card.scenario)
         try:
-            course_settings = read_course(course) if course else Course(scenario=game, anchors=[rookie])
-            judge = Judge(course_settings, course.parent if course else Path.cwd())
+            judge = Judge(settings or Course(scenario=game, anchors=[rookie]), course.parent if course else Path.cwd())
         except ConfigError as error:
             raise error if scenario or course else PlayerError(f"{error}; say which game with --scenario") from error
         verdict = judge.check(judge.read(found.folder))

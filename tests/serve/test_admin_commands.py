@@ -248,6 +248,9 @@ def test_inspect_refuses_a_rookie_beside_a_course(course):
     agent = data_root() / "checkpoints" / "blue-adept"
     said = complaint(call("inspect", agent, "--course", course, "--rookie", "hunter"))
     assert "--rookie: expected nothing with --course, which says it, got hunter" in said
+    missing = call("inspect", agent, "--course", course.parent / "nowhere.yaml")
+    assert "expected a course in yaml" in complaint(missing)
+    assert not missing.stdout  # no report comes before
 
 
 def test_a_final_plays_the_anchor_of_the_ladder(course, tmp_path, monkeypatch):
