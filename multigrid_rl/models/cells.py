@@ -4,6 +4,7 @@ With attention, each seat's queries weigh the embeddings of the cells in its vie
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from math import isqrt
 
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
-from multigrid_rl.models.mlp import ACTIVATIONS, tower
+from multigrid_rl.models.mlp import ACTIVATIONS, normal, tower
 
 #: Width of a token's embedding.
 EMBEDDING = 8
 CHANNELS = (16, 32)
 _SMALLEST_VIEW = 3
+#: Table of rows that :func:`normal` draws afterwards: an ``nn.Embedding`` alone draws them, too.
+_table = partial(nn.Embedding.from_pretrained, freeze=False)
 
 
 class CellActorCritic(nn.Module):
@@ -64,7 +67,7 @@ class _CellTower(nn.Module):
         super().__init__()
         # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.
         counts = sorted(set(categories))
-        self.tables = nn.ModuleDict({str(count): nn.Embedding(count, EMBEDDING) for count in counts})
+        self.tables = nn.ModuleDict({str(count): _table(torch.empty(count, EMBEDDING)) for count in counts})
         # Runs of equal numbers of values: that number, the first token and how many tokens.
         self.runs, first = [], 0
         for count, group in groupby(categories):
@@ -100,7 +103,7 @@ class _CellTower(nn.Module):
         # Normal, as rows of a table are looked up and not multiplied: no length has to be preserved.
         for table in self.tables.values():
             assert isinstance(table, nn.Embedding)
-            nn.init.normal_(table.weight, generator=generator)
+            normal(table.weight.data, generator)
         for layer in layers:
             last = layer is self.dense[-1]
             nn.init.orthogonal_(layer.weight, gain if last else 2**0.5, generator=generator)
@@ -217,7 +220,7 @@ class _Seats(nn.Module):
         kinds = list(dict.fromkeys(seats))
         self.looks = nn.ModuleList(_Look(layout, kind) for kind in kinds)
         self.kinds, self.sizes = [kinds.index(seat) for seat in seats], [len(seat) for seat in seats]
-        self.place = nn.Parameter(torch.empty(len(seats), layout.hidden[0]).normal_(generator=layout.generator) * 0.1)
+        self.place = nn.Parameter(normal(torch.empty(len(seats), layout.hidden[0]), layout.generator) * 0.1)
         self.activation = ACTIVATIONS[layout.activation]()
 
     def forward(self, codes: Tensor) -> Tensor:
@@ -238,15 +241,15 @@ class _Look(nn.Module):
         generator = layout.generator
         self.cells = next(len(list(run)) for _, run in groupby(categories))
         rest = categories[self.cells :]
-        self.codes = nn.Embedding(categories[0], WIDE)
-        self.places = nn.Parameter(torch.empty(self.cells, WIDE).normal_(generator=generator))
-        self.rest = nn.ModuleList(nn.Embedding(count, WIDE) for count in rest)
+        self.codes = _table(torch.empty(categories[0], WIDE))
+        self.places = nn.Parameter(normal(torch.empty(self.cells, WIDE), generator))
+        self.rest = nn.ModuleList(_table(torch.empty(count, WIDE)) for count in rest)
         for table in (self.codes, *self.rest):
             assert isinstance(table, nn.Embedding)
-            nn.init.normal_(table.weight, generator=generator)
+            normal(table.weight.data, generator)
         self.query = _linear(WIDE * (1 + len(rest)), HEADS * WIDE, generator)
         self.out = _linear(WIDE * (HEADS + len(rest)), layout.hidden[0], generator, 2**0.5)
-        nn.init.normal_(self.query.bias, generator=generator)  # heads with equal weights would stay equal
+        normal(self.query.bias.data, generator)  # heads with equal weights would stay equal
 
     def forward(self, codes: Tensor) -> Tensor:
         """Codes (B, D) to features (B, H)."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, censored, normal_numbers, sample
+from multigrid_rl.models.mlp import normal
 from multigrid_rl.types import UniformSource
 
 #: Smallest standard deviation of a mixture's component, as a share of half the range. It bounds the density where an
@@ -202,10 +203,8 @@ class Bins(Head):
         self.size = size
         # Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): size^A actions would be too many for one
         # softmax, and numbers drawn independently could mix two of an expert's habits.
-        rows = torch.empty(self.width, size, features)
-        self.table = nn.Parameter(rows.normal_(std=features**-0.5, generator=generator))
-        first = torch.empty(self.width, features)
-        self.place = nn.Parameter(first.normal_(generator=generator))
+        self.table = nn.Parameter(normal(torch.empty(self.width, size, features), generator, features**-0.5))
+        self.place = nn.Parameter(normal(torch.empty(self.width, features), generator))
         self.weight = nn.Parameter(torch.zeros(self.width, features, size))
         self.bias = nn.Parameter(torch.zeros(self.width, size))
 

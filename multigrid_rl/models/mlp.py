@@ -99,7 +99,12 @@ class MLPActorCritic(nn.Module):
 
 def table_of(categories: Sequence[int], width: int, generator: Generator) -> nn.Parameter:
     """Draw a table of a row for each value of each token; one row of each is summed: the sum has unit variance."""
-    return nn.Parameter(torch.empty(sum(categories), width).normal_(std=len(categories) ** -0.5, generator=generator))
+    return nn.Parameter(normal(torch.empty(sum(categories), width), generator, len(categories) ** -0.5))
+
+
+def normal(tensor: Tensor, generator: Generator, std: float = 1.0) -> Tensor:
+    """Fill a tensor with normal draws, but on "meta", where only shapes count and a draw imports torch's compiler."""
+    return tensor if tensor.is_meta else tensor.normal_(std=std, generator=generator)
 
 
 def build(layout: Layout) -> nn.Module:

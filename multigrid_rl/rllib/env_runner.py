@@ -69,17 +69,12 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         """
         self.offset = offset
         self._load(factory)
-        first = offset + max(self.worker_index - 1, 0) * self.num_envs
-        with jit.using(networks=self.run.train.compiled):  # an opponent keeps the form that it gets here
+        run, first = self.run, offset + max(self.worker_index - 1, 0) * self.num_envs
+        with jit.using(networks=run.train.compiled):  # an opponent keeps the form that it gets here
             env = factory.build(self.num_envs, first)
+        networks = {name: self.module[name].net for name in self.modules}
         self.collector = Collector(
-            env,
-            factory.specs,
-            {name: self.module[name].net for name in self.modules},
-            seed=self.run.seed,
-            first=first,
-            steps=self.run.train.num_steps,
-            bound=self.run.model.bound,
+            env, factory.specs, networks, seed=run.seed, first=first, steps=run.train.num_steps, bound=run.model.bound
         )
         self.env = self.collector.env
         return local_versions() if self.worker_index else {}
