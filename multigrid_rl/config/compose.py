@@ -42,9 +42,8 @@ def compose(overrides: list[str]) -> RunConfig:
     values, recipe = expand_overrides(overrides)
     config = _validate(RunConfig, {**_compose(values), "experiment": recipe})
     unread = _unread(config.train)
-    for key, value in parse(overrides).items() if unread else ():
-        part, _, name = key.partition(".")
-        condition = unread.get(name.partition(".")[0]) if part == "train" else None
+    for key, value in parse(overrides).items():
+        condition = unread.get(key.split(".")[1]) if key.startswith("train.") else None
         if condition:
             raise ConfigError(expected(key, f"nothing with {condition}, which does not read it", written(value)))
     return config

@@ -95,7 +95,7 @@ class TrainConfig(UpdateKeys):
     threads: Literal["auto", 1, 2] = "auto"
     """threads of one pass through a network: 1, 2, or auto, two while a second core is free. No result depends on it"""
     compiled: bool = True
-    """false: torch alone computes networks and losses, step by step, for a debugger and as the reference. Far slower"""
+    """false: torch alone computes networks and losses, step by step, for a debugger and as the reference. Slower"""
     shaping: str | None = None
     """module:function of a training reward. null: the environment's own, which gates and scores always use"""
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)

@@ -48,7 +48,8 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
         raise ConfigError(expected("scenario", "one of one agent", config.scenario.name)) from error
     if config.scenario.kind.board:
         raise ConfigError(expected("scenario", "an environment of Gymnasium", config.scenario.name))
-    kind = kind_of(source, weights := read_weights(source))
+    weights = read_weights(source)
+    kind = kind_of(source, weights)
     architecture, state = policy_of(source, kind, weights, agent, activation)
     card = {
         "name": output.name, "architecture": architecture, **signature(agent, None),

@@ -292,7 +292,7 @@ async def _respond(site: Site, page: Page, request: Request) -> Response:
     with site.upload_of(visit.user) if page.sends else nullcontext():
         if page.method == "PUT":
             return await run_in_threadpool(page.answer, visit._replace(body=await request.body()))
-        async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # slow senders block nobody
+        async with request.form(max_files=MAX_FOLDER_FILES + 1, max_fields=50) as form:  # slow senders block no others
             if visit.session and not site.store.signer.form_is_valid(visit.session, str(form.get("form", ""))):
                 raise HTTPException(403, _OLD_FORM)
             async with site.uploading:

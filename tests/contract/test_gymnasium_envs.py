@@ -331,6 +331,6 @@ def test_names_command_for_missing_package(monkeypatch, env_id, module):
     for name in [name for name in sys.modules if name.startswith((f"gymnasium.envs.{module.lower()}", module))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
-    told = f"^env_id: .* installed, got {env_id} without {module}: {re.escape(install_command('control'))}$"
-    with pytest.raises(ValueError, match=told):
+    message = f"^env_id: .* installed, got {env_id} without {module}: {re.escape(install_command('control'))}$"
+    with pytest.raises(ValueError, match=message):
         describe_env(env_id, {})
