@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -28,6 +29,9 @@ for _name in ("ARGS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", *_TYP
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 # Ray starts a process for every core beforehand; tests that need one at all need one or two.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+
+# No test lists or plays the frozen players of the one who runs it.
+os.environ["MULTIGRID_RL_PLAYERS"] = str(Path(tempfile.gettempdir(), "no-players-here"))
 
 # On a machine without bubblewrap agents of tests run as plain children; what tests the sandbox itself skips there.
 if shutil.which("bwrap") is None:

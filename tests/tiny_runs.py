@@ -22,6 +22,7 @@ WITHOUT_EPOCHS = (
     "train=sac",
     "train=dac",
     "train=a2c",
+    "train=vpg",
     "train.pi_iters=",
     "experiment=sac",
     "experiment=gymnasium-a2c",
