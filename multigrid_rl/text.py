@@ -53,9 +53,10 @@ class ConfigError(OneLineError, ValueError):
 
 
 class PlayerError(OneLineError, ValueError):
-    """A player that cannot be used; the message is one line."""
+    """A player that cannot be used; the message is one line. ``feedback``: what its author reads in its place."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, feedback: str | None = None) -> None:
+        self.feedback = feedback
         # Names of files and keys are untrusted, and terminals print them.
         super().__init__(printable(message))
 

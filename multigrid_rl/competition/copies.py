@@ -57,11 +57,8 @@ _EXAMPLES = "examples/agents"
 Teams = Mapping[str, Mapping[str, Policy]]
 
 
-class CopyError(PlayerError):
-    """A submission is refused as a copy; the message is for the instructor."""
-
-    #: To the student: only the instructor sees the name of the original.
-    feedback = "not original: talk to your instructor"
+#: To the student whose submission is a copy: only the instructor sees the name of the original.
+NOT_ORIGINAL = "not original: talk to your instructor"
 
 
 class Views(NamedTuple):

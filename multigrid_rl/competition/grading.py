@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from multigrid_rl.competition.agents import AgentPlayer
 from multigrid_rl.competition.bundle import bundle_sha256, folder_kind, load_team
-from multigrid_rl.competition.copies import CopyError, Fingerprint, Originals, ProbeAnswers, Similar, watch
+from multigrid_rl.competition.copies import NOT_ORIGINAL, Fingerprint, Originals, ProbeAnswers, Similar, watch
 from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.competition.folders import exclusive_lock, folder_sha256
 from multigrid_rl.competition.hand_ins import ZIP, Submission, filed_name, reason_of
@@ -99,7 +99,8 @@ class Examiner:
         probes = self._probe(bundle) if program and self.originals.probes_agents else {}
         copies = self.originals.similar(self.originals.fingerprint(bundle), probes=probes)
         if copies and rubric.refuse_known:
-            raise CopyError(expected(bundle, "an original player", f"a copy of {', '.join(map(str, copies))}"))
+            copied = f"a copy of {', '.join(map(str, copies))}"
+            raise PlayerError(expected(bundle, "an original player", copied), NOT_ORIGINAL)
         began = time.perf_counter()
         try:
             with kill_descendants() if program else nullcontext():
@@ -132,8 +133,8 @@ class Examiner:
                 raise PlayerError(submission.problem)
             return self.grade(submission.folder)
         except PlayerError as error:
-            feedback = error.feedback if isinstance(error, CopyError) else None
-            return self.refused(submission.folder, reason_of(error, submission.folder, submission.name), feedback)
+            reason = reason_of(error, submission.folder, submission.name)
+            return self.refused(submission.folder, reason, error.feedback)
 
     def refused(self, bundle: Path, problem: str, feedback: str | None = None) -> dict[str, Any]:
         """Return the result of an unplayable submission: no points, the problem, and the student's feedback."""

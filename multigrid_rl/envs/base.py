@@ -41,10 +41,6 @@ def install_command_for(module: str) -> str:
     return f"pip install {PACKAGE_OF.get(module, module)}" if extra is None else install_command(extra)
 
 
-class BrokenEnvError(RunError):
-    """An environment failed, or returned an observation or reward that is not finite."""
-
-
 class TimeLimit:
     """Raises ``TimeoutError`` within a block if one call takes too long: see :data:`SECONDS`.
 
@@ -312,7 +308,7 @@ class SingleAgentEnvs(Episodes):
         """Play one step; ``actions`` holds (N, C) integers or (N, A) numbers within the bounds of the environment.
 
         Raises:
-            BrokenEnvError: an observation or a reward that is not finite.
+            RunError: an observation or a reward that is not finite.
             RunError: the user's training reward failed.
         """
         before, native_actions = self._obs, self.native(actions[AGENT])
@@ -353,7 +349,7 @@ class SingleAgentEnvs(Episodes):
         note = "" if np.isfinite(actions[k]).all() else ", for an action that is not finite either"
         where = f"environment {self._first + k}, step {self._length[k]} of its episode {self._episode[k] + 1}"
         got = f"{kind} of {value} in {where}{note}"
-        raise BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
+        raise RunError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         seeds: dict[int, int] = {}
@@ -364,6 +360,6 @@ class SingleAgentEnvs(Episodes):
         if not (finite := np.isfinite(self._obs).all(axis=1)).all():
             k = int(finite.argmin())
             got = f"one that is not in environment {self._first + k}, from reset for its episode {self._episode[k] + 1}"
-            raise BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations", got))
+            raise RunError(expected(f"env_id={self.env_id}", "finite observations", got))
         self._returns[which] = 0.0
         self._length[which] = 0

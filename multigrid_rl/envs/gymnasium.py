@@ -25,7 +25,6 @@ from multigrid_rl.envs.base import (
     AGENT,
     TEAM,
     TRIAL_STEPS,
-    BrokenEnvError,
     SingleAgentEnvs,
     UserReward,
     flat_actions,
@@ -201,7 +200,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
         self.reset(seed)
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step, see ``SingleAgentEnvs``. Raises ``BrokenEnvError`` also if no choice is legal."""
+        """Play one step, see ``SingleAgentEnvs``. Raises ``RunError`` also if no choice is legal."""
         step = super().step(actions)
         self._check_legal("step")
         return step
@@ -216,7 +215,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
             stuck = ~np.add.reduceat(flags, self._seat.parts, axis=1).all(axis=1)
             if stuck.any():
                 where = f"environment {self._first + int(np.flatnonzero(stuck)[0])}"
-                raise BrokenEnvError(_failure(self.env_id, call, f"{LEGAL} without a legal choice in {where}"))
+                raise RunError(_failure(self.env_id, call, f"{LEGAL} without a legal choice in {where}"))
 
     def _read(self, obs: Any, info: Any, row: NDArray[Any]) -> None:
         """Write an observation into ``row`` (D,). Raises ``ConfigError``: it is not of its space."""
@@ -243,7 +242,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
                 if rows:
                     self._read(obs, info, self._obs[k])
             except (Exception, SystemExit) as error:  # untrusted code may raise anything
-                raise BrokenEnvError(_failure(self.env_id, "step", mistake(error))) from error
+                raise RunError(_failure(self.env_id, "step", mistake(error))) from error
             self._played[k] = list(rows)
         if (self._obs != saved).any():
             LOG.warning("env_id=%s: played again, it shows something else: the run goes on, not exactly", self.env_id)
@@ -268,7 +267,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
                 truncated[k] = time_limit if isinstance(time_limit, bool) else one_number("truncated", time_limit)
                 self._played[k].append(recorded)
         except (Exception, SystemExit) as error:  # untrusted code may raise anything
-            raise BrokenEnvError(_failure(self.env_id, "step", mistake(error))) from error
+            raise RunError(_failure(self.env_id, "step", mistake(error))) from error
         return obs, rewards, terminated, truncated
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
@@ -279,7 +278,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
                 observed, info = reset_with_seed(self.envs[k].reset, seed)
                 self._read(observed, info, row)
         except (Exception, SystemExit) as error:  # untrusted code may raise anything
-            raise BrokenEnvError(_failure(self.env_id, "reset", mistake(error))) from error
+            raise RunError(_failure(self.env_id, "reset", mistake(error))) from error
         return rows
 
 

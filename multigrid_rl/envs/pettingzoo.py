@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import BrokenEnvError, Episodes, TimeLimit, flat_actions, native, one_number, reset_seed
+from multigrid_rl.envs.base import Episodes, TimeLimit, flat_actions, native, one_number, reset_seed
 from multigrid_rl.envs.zoo import (
     LEGAL,
     LIMIT,
@@ -121,7 +121,7 @@ class PettingZooEnvs(Episodes):
         """Play one step; ``actions`` holds (N,) choices, (N, C) of several parts or (N, A) numbers for each seat.
 
         Raises:
-            BrokenEnvError: an environment raises, takes too long, or returns an invalid observation or reward.
+            RunError: an environment raises, takes too long, or returns an invalid observation or reward.
             RunError: the user's training reward failed.
         """
         mask, count = self.turn.copy(), self.num_envs
@@ -248,7 +248,7 @@ class PettingZooEnvs(Episodes):
     def _call(self, n: int, call: str, argument: Any) -> StepResult:
         """Reset environment ``n`` by a seed, or step it by actions, and record observations and rewards.
 
-        Raises ``BrokenEnvError``: it fails, or its answer is invalid.
+        Raises ``RunError``: it fails, or its answer is invalid.
         """
         game, seat = self.games[n], ""
         try:
@@ -276,7 +276,7 @@ class PettingZooEnvs(Episodes):
         if self._every_step and call == "step" and not argument.keys() >= set(result.turn):
             missing = min(set(result.turn) - argument.keys(), key=self.seats.index)
             wanted = f"a network without memory where agents come and go, as {missing} does"
-            raise BrokenEnvError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
+            raise RunError(expected(f"env_id={self.env_id}: model", wanted, "one with memory"))
         return result
 
     def _check_observations(self, call: str) -> None:
@@ -293,9 +293,9 @@ class PettingZooEnvs(Episodes):
                     n = int(np.flatnonzero(stuck)[0])
                     raise self._broken(n, f"{call}: {seat}", "no legal choice for who is to move")
 
-    def _broken(self, n: int, call: str, got: str) -> BrokenEnvError:
+    def _broken(self, n: int, call: str, got: str) -> RunError:
         where = f"environment {self._first + n}, step {self._length[n] + 1} of its episode {self._episode[n] + 1}"
-        return BrokenEnvError(failure_message(self.env_id, call, f"{got}, in {where}"))
+        return RunError(failure_message(self.env_id, call, f"{got}, in {where}"))
 
 
 def _close(games: list[Game]) -> None:

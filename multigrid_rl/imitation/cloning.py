@@ -16,7 +16,7 @@ from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import Demonstrations, read_demonstrations
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatWeights
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Moments, Normaliser, VectorActorCritic
@@ -228,17 +228,17 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     """
     count = min(num_envs, episodes)
     specs, env = factory.specs, factory.build(count, first)
-    collector = Collector(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
+    playing = collector_of(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
     quota, tables = Quota(episodes, count), []
     entropies: dict[str, list[float]] = {module: [] for module in specs.modules}
     for _ in range(_MAX_STEPS // _STEPS):
-        rollouts = collector.collect()
+        rollouts = playing.collect()
         for agent in specs.agents:
             rollout = rollouts[agent.name]
             entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
             if np.isfinite(entropy).any():  # NaN for a head without probabilities
                 entropies[agent.module].append(float(entropy.mean()))
-        counted = [quota.count(done) for done in collector.ended]
+        counted = [quota.count(done) for done in playing.ended]
         tables.append(env.drain_episodes().rows(np.concatenate(counted)))
         if quota.complete:
             break

@@ -18,7 +18,8 @@ from multigrid_rl.imitation.cloning import Cloning, play_out
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.imitation_trainers import CloningTrain, DaggerTrain
 from multigrid_rl.learn.batches import Batch, Experience, Paths
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import StepCollector
+from multigrid_rl.learn.turns import TurnCollector
 from multigrid_rl.models.vector import Moments, Normaliser
 from multigrid_rl.players.episodes import seat_for_agent
 from multigrid_rl.runs.players import player_in_place_of
@@ -43,15 +44,14 @@ class LabelledSteps(NamedTuple):
     starts: Array  # (R, T) bool: a new episode begins with this step; T = 0 without memory
 
 
-class LabellingCollector(Collector):
+class LabellingCollector(StepCollector):
     """A collector in which an expert acts in a share of the steps and labels all of them.
 
-    ``experts``: by agent; other arguments as for ``Collector``.
+    ``experts``: by agent; other arguments as for ``StepCollector``.
 
     Attributes:
         beta: probability that a step's action is the expert's.
-        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent. If agents do not decide in
-            every step, this is the rollout's array of actions, so that labels move with their rows.
+        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent.
     """
 
     def __init__(self, *arguments: Any, experts: Mapping[str, Policy], **options: Any) -> None:
@@ -59,18 +59,12 @@ class LabellingCollector(Collector):
         count, (seed, first) = self.env.num_envs, (options["seed"], options["first"])
         numbers = np.arange(first, first + count, dtype=np.int64)
         self.beta = 1.0
-        self.labels = {
-            name: rollout.actions if self._gaps else np.empty_like(rollout.actions)
-            for name, rollout in self.rollouts.items()
-        }
+        self.labels = {name: np.empty_like(rollout.actions) for name, rollout in self.rollouts.items()}
         self._experts, self._mixture = {}, {}
         room = _ROOM if len(self.agents) <= _ROOM else 0
         for k, (name, agent) in enumerate(self.agents.items()):
             expert, mixture = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
             self._experts[name], self._mixture[name] = seat_for_agent(agent, experts[name], self.env, expert), mixture
-
-    def _play_in_one_call(self) -> None:
-        """Do nothing: games are played step by step, since the expert labels each step."""
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
         action = super()._act(name, t, obs)
@@ -109,6 +103,14 @@ class LabellingCollector(Collector):
             self._experts[name].memory = memory
         for stream, saved in zip(streams, numbers, strict=True):
             stream.state[:] = saved
+
+
+class LabellingTurnCollector(LabellingCollector, TurnCollector):
+    """The same where agents come and go: labels replace the rollout's actions, so that they move with their rows."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.labels = {name: rollout.actions for name, rollout in self.rollouts.items()}
 
 
 class Dagger(Cloning):
@@ -258,8 +260,10 @@ class Labelling(PlayOuts):
         expert = str(self._dagger.expert)
         experts = {agent.name: player_in_place_of(agent, expert, config) for agent in factory.specs.agents}
         self._experts = {name: row.sha256 for name, row in experts.items()}
-        self._collector = LabellingCollector(
-            factory.build(config.games_per_sampler, 0),
+        env = factory.build(config.games_per_sampler, 0)
+        kind = LabellingTurnCollector if hasattr(env, "deciding") else LabellingCollector
+        self._collector = kind(
+            env,
             factory.specs,
             networks,
             seed=config.seed,

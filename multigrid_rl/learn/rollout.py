@@ -1,29 +1,29 @@
-"""The sampling path: play ``T`` steps of ``N`` environments, whose agents may come and go."""
+"""The sampling path: play ``T`` steps of ``N`` environments.
+
+Read :class:`StepCollector` first: the others compute the same numbers faster, or for agents that take turns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl import fast
+from multigrid_rl import fast, jit
 from multigrid_rl.learn.batches import Paths, Rollout
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
 from multigrid_rl.types import BatchedEnv, BatchedStep, Clock, MultiAgentSpec
 
-if TYPE_CHECKING:
-    from multigrid_rl.learn.gaps import Gaps
-
 Array = NDArray[Any]
 
 
-class Collector:
-    """Plays environments with networks, batch after batch.
+class StepCollector:
+    """Plays environments with networks step by step, batch after batch.
 
     Args:
         env: ``N`` environments.
@@ -33,6 +33,9 @@ class Collector:
         steps: ``T`` of one batch.
         bound: how a Gaussian's draws become actions.
     """
+
+    #: The first row that a batch's steps fill.
+    _first_row = 0
 
     def __init__(  # noqa: PLR0913 - all by keyword but three
         self,
@@ -57,8 +60,7 @@ class Collector:
             name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
         }
         obs = env.observations()
-        deciding = getattr(env, "deciding", None)  # if agents do not decide in every step
-        self._done = np.empty((steps + (deciding is not None), env.num_envs), np.bool_)
+        self._done = np.empty((self._first_row + steps, env.num_envs), np.bool_)
         self.rollouts = {
             name: Rollout.empty(self._done, obs[name], self.distributions[name], self._net(name).state_size)
             for name in self.agents
@@ -67,20 +69,6 @@ class Collector:
         self._fresh = dict.fromkeys(self.agents, np.ones(env.num_envs, np.bool_))  # the next step begins an episode
         self._cut = dict.fromkeys(self.agents, np.empty_like(self._done))  # where a time limit ended an episode
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}  # what came after those steps
-        # In a compiled pass, a row's result does not depend on other rows: values of all steps are computed at once.
-        self._passes: dict[str, fast.CompiledNetwork | None] = {}
-        self._gaps: dict[str, Gaps] = {}
-        if deciding is not None:
-            from multigrid_rl.learn.gaps import Gaps  # noqa: PLC0415 - in most games every agent decides in each step
-
-            for name, rollout in self.rollouts.items():
-                if self._net(name).state_size:
-                    raise ValueError("model: expected a network without memory where agents come and go")
-                # Each agent's rows move separately, and its episodes' ends with them.
-                self.rollouts[name] = separate = rollout._replace(done=self._done.copy())
-                self._cut[name] = np.empty_like(self._done)
-                columns = {column: array for column, array in separate._asdict().items() if column != "memory"}
-                self._gaps[name] = Gaps(columns, self._cut[name], name, deciding)
         self._last = dict(obs)
 
     def _net(self, name: str) -> Any:
@@ -89,22 +77,11 @@ class Collector:
     def collect(self) -> dict[str, Rollout]:
         """Play ``T`` steps of every environment."""
         with torch.inference_mode():
-            obs = self.env.observations()
+            self._begin()
+            obs = self._play(self.env.observations())
             for name, rollout in self.rollouts.items():
-                rollout.memory[:] = self._memory[name].numpy()
-                self._finals[name] = []
-                stepwise = self._gaps or self._net(name).state_size
-                self._passes[name] = None if stepwise else fast.compile_network(self._net(name))
-            for gaps in self._gaps.values():
-                gaps.open()
-            obs = self._play_in_one_call() or self._play_steps(obs)
-            for name, rollout in self.rollouts.items():
-                last = self._fill_values(name, obs[name])
                 self._last[name] = obs[name]
-                if self._gaps:
-                    finals = np.concatenate([obs[name][:0], *self._finals[name]])
-                    self._last[name], last, finals = self._gaps[name].close(obs[name], last, finals)
-                    self._finals[name] = [finals]
+                last = self._end(name)
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
                 next_values = np.concatenate([rollout.values[1:], last[None]])
@@ -114,7 +91,7 @@ class Collector:
     @property
     def ended(self) -> Array:
         """Where episodes of the last batch ended (T, N), before any agent's rows moved."""
-        return self._done[bool(self._gaps) :]
+        return self._done[self._first_row :]
 
     def paths(self) -> dict[str, Paths]:
         """Return the inputs for recomputing the last batch's advantages, by agent, copied."""
@@ -133,14 +110,109 @@ class Collector:
             for name, rollout in self.rollouts.items()
         }
 
-    def _play_steps(self, obs: dict[str, Array]) -> dict[str, Array]:
-        """Play all steps one by one, and return the last observations."""
-        # Where agents skip steps, row 0 has the decisions that the last batch left open.
-        for t in range(1 if self._gaps else 0, len(self._done)):
+    def _begin(self) -> None:
+        for name, rollout in self.rollouts.items():
+            rollout.memory[:] = self._memory[name].numpy()
+            self._finals[name] = []
+
+    def _play(self, obs: dict[str, Array]) -> dict[str, Array]:
+        """Play all steps, and return the last observations."""
+        for t in range(self._first_row, len(self._done)):
             step = self.env.step({name: self._act(name, t, obs[name]) for name in self.agents})
             self._store(t, step)
             obs = step.observations
         return obs
+
+    def _act(self, name: str, t: int, obs: Array) -> Array:
+        # Rollouts hold the draws before bounds: the log-probability belongs to the draw, not to the bounded action.
+        rollout, distribution = self.rollouts[name], self.distributions[name]
+        self.clock.begin()
+        rollout.obs[t] = obs
+        rollout.starts[t] = self._fresh[name]
+        self.clock.lap("tokens")
+        outputs = self._outputs(name, t)
+        self.clock.lap("forward")
+        draws = distribution.draw(outputs, self.streams[name])
+        rollout.actions[t], rollout.logp[t], rollout.entropy[t] = draws
+        self.clock.lap("draw")
+        return distribution.bounded(rollout.actions[t])
+
+    def _outputs(self, name: str, t: int) -> Array:
+        """Return the network's outputs (N, K) for row ``t``, whose values it stores."""
+        rollout = self.rollouts[name]
+        logits, values, self._memory[name] = fast.step(
+            self._net(name), torch.from_numpy(rollout.obs[t]), self._memory[name]
+        )
+        rollout.values[t] = values.numpy()
+        return logits.numpy()
+
+    def _store(self, t: int, step: BatchedStep) -> None:
+        cut, ended = step.done & step.truncated, np.count_nonzero(step.done)
+        self._done[t] = step.done
+        for name, rollout in self.rollouts.items():
+            rollout.done[t] = step.done
+            self._cut[name][t] = cut
+            rollout.rewards[t] = step.rewards[name]
+            rollout.terminated[t] = step.terminated[name]
+            rollout.mask[t] = step.mask[name]
+            rollout.next_values[t] = 0.0
+            memory = self._memory[name]
+            # A time limit is no end of the task: what would have come counts (https://arxiv.org/abs/1712.00378).
+            if ended and cut.any():
+                final = step.final_observations[name][cut]
+                rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
+                self._finals[name].append(final)
+            if ended and memory.shape[1]:
+                self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
+        self._fresh = dict.fromkeys(self.agents, step.done)
+
+    def _end(self, name: str) -> Array:
+        """Return the values of the last observations."""
+        return self._values(name, self._last[name], self._memory[name])
+
+    def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
+        self.clock.begin()
+        rows = torch.from_numpy(np.ascontiguousarray(obs))
+        values: Array = fast.step(self._net(name), rows, memory)[1].numpy()
+        self.clock.lap("forward")
+        return values
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of environments, players and random streams, without the weights."""
+        return {
+            "env": self.env.get_state(),
+            "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
+            "memory": {name: memory.numpy().copy() for name, memory in self._memory.items()},
+            "fresh": {name: fresh.copy() for name, fresh in self._fresh.items()},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
+        if set(state["streams"]) != set(self.streams):
+            raise ValueError(f"state: expected the agents {', '.join(self.streams)}, got {', '.join(state['streams'])}")
+        self.env.set_state(state["env"])
+        for name, stream in self.streams.items():
+            stream.state[:] = state["streams"][name]
+            self._memory[name] = torch.from_numpy(state["memory"][name].copy())
+        if state["env"]:  # else it cannot be restored: its episodes are fresh
+            fresh = state["fresh"] if isinstance(state["fresh"], dict) else dict.fromkeys(self.agents, state["fresh"])
+            self._fresh = {name: column.copy() for name, column in fresh.items()}
+
+
+class CompiledCollector(StepCollector):
+    """Plays with compiled networks: values of all steps at once and, if the environment can, all steps in one call.
+
+    In a compiled pass, a row's result does not depend on other rows. Networks with memory act step by step as above.
+    """
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._passes = {
+            name: None if self._net(name).state_size else fast.compile_network(self._net(name)) for name in self.agents
+        }
+
+    def _play(self, obs: dict[str, Array]) -> dict[str, Array]:
+        return self._play_in_one_call() or super()._play(obs)
 
     def _play_in_one_call(self) -> dict[str, Array] | None:
         """Play all steps in one call and return the last observations; ``None`` where network or environment cannot."""
@@ -163,94 +235,31 @@ class Collector:
         self._fresh = dict.fromkeys(self.agents, step.done[-1].copy())
         return step.observations
 
-    def _act(self, name: str, t: int, obs: Array) -> Array:
-        # Rollouts hold the draws before bounds: the log-probability belongs to the draw, not to the bounded action.
-        rollout, distribution = self.rollouts[name], self.distributions[name]
-        self.clock.begin()
-        rollout.obs[t] = obs
-        rollout.starts[t] = self._fresh[name]
-        self.clock.lap("tokens")
-        if (compiled := self._passes[name]) is not None:
-            outputs = compiled.policy(rollout.obs[t])
-        else:
-            inputs = torch.from_numpy(rollout.obs[t])
-            logits, values, self._memory[name] = fast.step(self._net(name), inputs, self._memory[name])
-            outputs, rollout.values[t] = logits.numpy(), values.numpy()
-        self.clock.lap("forward")
-        draws = distribution.draw(outputs, self.streams[name])
-        rollout.actions[t], rollout.logp[t], rollout.entropy[t] = draws
-        self.clock.lap("draw")
-        return distribution.bounded(rollout.actions[t])
+    def _outputs(self, name: str, t: int) -> Array:
+        compiled = self._passes[name]
+        return super()._outputs(name, t) if compiled is None else compiled.policy(self.rollouts[name].obs[t])
 
-    def _store(self, t: int, step: BatchedStep) -> None:
-        cut, ended = step.done & step.truncated, np.count_nonzero(step.done)
-        self._done[t] = step.done
-        for name, rollout in self.rollouts.items():
-            rollout.done[t] = step.done
-            self._cut[name][t] = cut
-            rollout.rewards[t] = step.rewards[name]
-            rollout.terminated[t] = step.terminated[name]
-            rollout.mask[t] = step.mask[name]
-            rollout.next_values[t] = 0.0
-            memory = self._memory[name]
-            # A time limit is no end of the task: what would have come counts (https://arxiv.org/abs/1712.00378).
-            if ended and cut.any():
-                final = step.final_observations[name][cut]
-                if self._passes[name] is None:
-                    rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
-                self._finals[name].append(final)
-            if ended and memory.shape[1]:
-                self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
-        if not self._gaps:
-            self._fresh = dict.fromkeys(self.agents, step.done)
-        for name in self._gaps:  # an episode begins with its first decision
-            self._fresh[name] = step.done | (self._fresh[name] & ~step.mask[name][:, 0])
+    def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
+        # Those of compiled networks come at the end, with all others.
+        return np.zeros(len(obs)) if self._passes[name] is not None else super()._values(name, obs, memory)
 
-    def _fill_values(self, name: str, last: Array) -> Array:
-        """Return the values of the observations ``last`` (N, D), and fill in missing values of all steps."""
-        rollout, compiled = self.rollouts[name], self._passes[name]
+    def _end(self, name: str) -> Array:
+        rollout, last, compiled = self.rollouts[name], self._last[name], self._passes[name]
         if compiled is None:
-            return self._values(name, last, self._memory[name])
+            return super()._end(name)
         self.clock.begin()
-        finals = self._finals[name]
-        steps, last_values, *ends = compiled.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
+        steps, last_values, *ends = compiled.values([rollout.obs.reshape(-1, last.shape[1]), last, *self._finals[name]])
         rollout.values[:] = steps.reshape(rollout.values.shape)
         if ends:
             rollout.next_values[self._cut[name]] = np.concatenate(ends)
         self.clock.lap("forward")
         return last_values
 
-    def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
-        self.clock.begin()
-        rows = torch.from_numpy(np.ascontiguousarray(obs))
-        values: Array = fast.step(self._net(name), rows, memory)[1].numpy()
-        self.clock.lap("forward")
-        return values
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of environments, players and random streams, without the weights."""
-        return {
-            "env": self.env.get_state(),
-            "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
-            "memory": {name: memory.numpy().copy() for name, memory in self._memory.items()},
-            "fresh": {name: fresh.copy() for name, fresh in self._fresh.items()},
-            "waiting": {
-                name: {column: rows.copy() for column, rows in gaps.waiting.items()}
-                for name, gaps in self._gaps.items()
-            },
-        }
+def collector_of(env: BatchedEnv, *args: Any, **options: Any) -> StepCollector:
+    """Return the collector that fits an environment, and ``train.compiled``; arguments as :class:`StepCollector`."""
+    if getattr(env, "deciding", None) is not None:
+        from multigrid_rl.learn.turns import TurnCollector  # noqa: PLC0415 - in most games every agent always decides
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
-        if set(state["streams"]) != set(self.streams):
-            raise ValueError(f"state: expected the agents {', '.join(self.streams)}, got {', '.join(state['streams'])}")
-        self.env.set_state(state["env"])
-        for name, stream in self.streams.items():
-            stream.state[:] = state["streams"][name]
-            self._memory[name] = torch.from_numpy(state["memory"][name].copy())
-        if not state["env"]:  # not restorable: its episodes are fresh, and nothing waits
-            return
-        fresh = state["fresh"] if isinstance(state["fresh"], dict) else dict.fromkeys(self.agents, state["fresh"])
-        self._fresh = {name: column.copy() for name, column in fresh.items()}
-        for name, gaps in self._gaps.items():
-            gaps.waiting |= {column: rows.copy() for column, rows in state["waiting"][name].items()}
+        return TurnCollector(env, *args, **options)
+    return (CompiledCollector if jit.state.networks else StepCollector)(env, *args, **options)

@@ -1,6 +1,6 @@
 """Batches of steps of red/blue doors in one compiled call, if all players are compiled networks of the same form.
 
-The numbers equal those of single steps (``learn.rollout.Collector``, ``Match.step``); no Python runs in between.
+The numbers equal those of single steps (``learn.rollout.StepCollector``, ``Match.step``); no Python runs in between.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl import jit
 from multigrid_rl.learn.batches import Experience, estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -70,12 +70,10 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.offset = offset
         self._load(factory)
         run, first = self.run, offset + max(self.worker_index - 1, 0) * self.num_envs
-        with jit.using(networks=run.train.compiled):  # an opponent keeps the form that it gets here
-            env = factory.build(self.num_envs, first)
         networks = {name: self.module[name].net for name in self.modules}
-        self.collector = Collector(
-            env, factory.specs, networks, seed=run.seed, first=first, steps=run.train.num_steps, bound=run.model.bound
-        )
+        options = {"seed": run.seed, "first": first, "steps": run.train.num_steps, "bound": run.model.bound}
+        with jit.using(networks=run.train.compiled):  # an opponent keeps the form that it gets here
+            self.collector = collector_of(factory.build(self.num_envs, first), factory.specs, networks, **options)
         self.env = self.collector.env
         return local_versions() if self.worker_index else {}
 

@@ -43,10 +43,6 @@ def log(what: str, **about: Any) -> None:
     sys.stderr.flush()
 
 
-class LostLeaseError(RunError):
-    """Another worker has this job by now, and the result is discarded."""
-
-
 #: Everything that ratings are computed from, at one moment: games, anchors, submissions that played all first games.
 QueueSnapshot = tuple[list[PairingResult], list[int], list[int]]
 
@@ -125,11 +121,11 @@ class Queue(People):
     def finishing(self, job: Job) -> Iterator[Session]:
         """Yield a session for a job's result, and delete the job, or let it wait again if the block clears ``worker``.
 
-        Raises ``LostLeaseError``: another worker has it, and nothing is changed.
+        Raises ``RunError``: another worker has it, and nothing is changed.
         """
         with self._leased(job) as (session, row):
             if row is None:
-                raise LostLeaseError(f"job {job.id} ({job.kind}) has another worker")
+                raise RunError(f"job {job.id} ({job.kind}) has another worker")
             yield session
             if row.worker:
                 session.delete(row)

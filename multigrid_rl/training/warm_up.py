@@ -26,7 +26,7 @@ from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.fast.threads import set_threads
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.training.stages import estimator_of, thread_tuner, update_config
@@ -47,7 +47,7 @@ class Rehearsal:
         specs, architecture = self._factory.specs, config.model.model_dump()
         self._networks = {module: network_of(specs.agent_of(module), architecture) for module in specs.modules}
         self._rules = getattr(env, "env", None)
-        self._collector = Collector(env, specs, self._networks, seed=0, first=0, steps=4, bound=config.model.bound)
+        self._collector = collector_of(env, specs, self._networks, seed=0, first=0, steps=4, bound=config.model.bound)
 
     def rules(self) -> None:
         """Call those of the game, before kernels that call them."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, single_agent_step
+from multigrid_rl.envs.base import AGENT, TEAM, Episodes, single_agent_step
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 from multigrid_rl.walkers.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
@@ -97,7 +97,7 @@ class UnityEnvs(Episodes):
                 bad = obs[~np.isfinite(obs)]
                 value = f"an observation of {bad[0]}" if len(bad) else f"a reward of {reward}"
                 got = f"{value} of agent {info.id}"
-                raise BrokenEnvError(expected(self._peer.where, "finite observations and rewards", got))
+                raise RunError(expected(self._peer.where, "finite observations and rewards", got))
             if self._length[place]:  # a reward before its first action is ignored
                 rewards[place] += reward
             self._returns[place] += reward

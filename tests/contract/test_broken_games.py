@@ -10,9 +10,10 @@ import pytest
 from commands import call, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.envs.base import SECONDS, BrokenEnvError
+from multigrid_rl.envs.base import SECONDS
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
 from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.types import RunError
 from strange_games import play_legal
 from tiny_runs import rows_of, without_time
 
@@ -62,7 +63,7 @@ def play(env_id: str, steps: int = 12, **env_args):
 )
 def test_step_that_breaks_names_environment_and_seat(fault, message):
     where = "in environment 3, step 5 of its episode 1$"
-    with pytest.raises(BrokenEnvError, match=f"^env_id={BROKEN}: {message}.*, {where}") as error:
+    with pytest.raises(RunError, match=f"^env_id={BROKEN}: {message}.*, {where}") as error:
         play(BROKEN, fault=fault)
     assert "\n" not in str(error.value)
 
@@ -77,7 +78,7 @@ def test_step_that_breaks_names_environment_and_seat(fault, message):
     ],
 )
 def test_move_that_breaks_names_environment_and_seat(fault, message):
-    with pytest.raises(BrokenEnvError, match=f"^env_id={TURNS}: {message}") as error:
+    with pytest.raises(RunError, match=f"^env_id={TURNS}: {message}") as error:
         play(TURNS, fault=fault)
     assert "\n" not in str(error.value)
 
@@ -85,14 +86,14 @@ def test_move_that_breaks_names_environment_and_seat(fault, message):
 @pytest.mark.parametrize("fault", ["sleeps", "spins"])
 def test_step_that_never_answers_is_ended(fault, monkeypatch):
     monkeypatch.setenv(SECONDS, "0.3")
-    with pytest.raises(BrokenEnvError, match=f"step: .* no answer in time; {SECONDS} says how many seconds"):
+    with pytest.raises(RunError, match=f"step: .* no answer in time; {SECONDS} says how many seconds"):
         play(BROKEN, fault=fault)
     monkeypatch.setenv(SECONDS, "0")  # as long as it likes
     assert PettingZooEnvs(BROKEN, 1)._limit._seconds == 0
 
 
 def test_episode_that_is_over_when_it_begins_and_one_that_never_ends():
-    with pytest.raises(BrokenEnvError, match=r"reset: expected .* got an episode that is over when it begins"):
+    with pytest.raises(RunError, match=r"reset: expected .* got an episode that is over when it begins"):
         play(BROKEN, fault="over")
     envs = play(BROKEN, steps=30, max_episode_steps=7)
     assert envs.drain_episodes().length.tolist() == [7] * 8

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.connect_four import CONNECT_FOUR, ConnectFourEnvs, has_four
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.types import RunError
 
 GAMES, SEATS = 6, ("player_0", "player_1")
 
@@ -62,7 +62,7 @@ def test_a_full_column_takes_no_disc():
     column = {seat: np.full((GAMES, 1), 3) for seat in SEATS}
     for _ in range(6):
         ours.step(column)
-    with pytest.raises(BrokenEnvError, match=r"step: player_0: .*got a disc in column 3, full"):
+    with pytest.raises(RunError, match=r"step: player_0: .*got a disc in column 3, full"):
         ours.step(column)
 
 

@@ -11,12 +11,13 @@ import torch
 from gymnasium import spaces
 
 from hostile_agents import ACTIONS, SIZE
-from multigrid_rl.envs.base import BrokenEnvError, flat_actions
+from multigrid_rl.envs.base import flat_actions
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.files import install_command
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import StepCollector, collector_of
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.types import RunError
 
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 CARTPOLE = "CartPole-v1"
@@ -182,16 +183,16 @@ def test_only_finished_environments_restart():
     assert envs.drain_episodes().episodes == 0
 
 
-def collector_of(kind: str, network: dict = MLP, env_id: str = "EchoCut-v0") -> Collector:
+def collector_for(kind: str, network: dict = MLP, env_id: str = "EchoCut-v0") -> StepCollector:
     factory = GymnasiumFactory(env_id, 4, {"actions": kind})
     (agent,) = factory.specs.agents
-    return Collector(
+    return collector_of(
         factory.build(3, 0), factory.specs, {AGENT: network_of(agent, network)}, seed=1, first=0, steps=6, bound="tanh"
     )
 
 
 def test_truncated_episode_bootstraps_from_final_observation():
-    collector = collector_of("started")
+    collector = collector_for("started")
     rollout = collector.collect()[AGENT]
     cut = rollout.done[3]
     assert cut.all()
@@ -229,7 +230,7 @@ def test_restored_state_survives_overwritten_arrays(kind):
 @pytest.mark.parametrize("name", ["mlp", "gru"])
 def test_sampling_resumes_exactly_from_state(kind, name, env_id):
     network = {"name": name, "hidden": [8], "activation": "tanh"}
-    one, two = (collector_of(kind, network, env_id) for _ in range(2))
+    one, two = (collector_for(kind, network, env_id) for _ in range(2))
     one.collect()
     one.collect()  # an episode of Echo-v0 goes on over batches
     state = pickle.loads(pickle.dumps(one.get_state()))
@@ -280,7 +281,7 @@ def test_non_finite_value_ends_run(what, value):
         assert (envs.step(action).rewards[AGENT] == value).all()
         return
     message = rf"^env_id=Broken-v0: .*, got an? {what} of (nan|-?inf) in environment 4, step 3 of its episode 1$"
-    with pytest.raises(BrokenEnvError, match=message):
+    with pytest.raises(RunError, match=message):
         envs.step(action)
 
 

@@ -12,11 +12,11 @@ from loose_games import Loose
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.farama import Choice
 from multigrid_rl.envs.pettingzoo import PettingZooEnvs, kinds_of
 from multigrid_rl.envs.zoo import describe_game
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import RunError
 from strange_games import legal_actions, play_legal
 
 LOOSE, CLOCK = "pettingzoo:loose_games:loose", "pettingzoo:loose_games:clock"
@@ -46,7 +46,7 @@ def test_masks_of_infos_that_come_after_the_start_are_kept_to(env_id, habit):
 
 def test_masks_that_come_when_it_is_too_late_are_one_line():
     told = r"a_0: expected .* got action_mask: expected flags within the first 3 rounds"
-    with pytest.raises(BrokenEnvError, match=told):
+    with pytest.raises(RunError, match=told):
         played(LOOSE, habit="very late masks")
 
 
@@ -148,7 +148,7 @@ def test_environment_may_write_into_the_actions_it_is_given():
     ],
 )
 def test_what_numpy_would_stretch_is_one_line_that_names_the_agent(habit, message):
-    with pytest.raises(BrokenEnvError, match=f"step: a_1: expected .* got {message}"):
+    with pytest.raises(RunError, match=f"step: a_1: expected .* got {message}"):
         played(LOOSE, habit=habit)
 
 

@@ -8,13 +8,12 @@ import torch
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.pettingzoo import ZooSpec, kinds_of
 from multigrid_rl.envs.zoo import describe_game
 from multigrid_rl.fast import compile_network
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import StepCollector, collector_of
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import Card, signature
@@ -22,7 +21,7 @@ from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.zoo_seats import RandomLegal
 from multigrid_rl.streams import Streams
 from multigrid_rl.text import ConfigError
-from multigrid_rl.types import SeatView
+from multigrid_rl.types import RunError, SeatView
 from strange_games import legal_actions
 
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
@@ -107,11 +106,11 @@ def test_returns_are_what_was_paid_and_only_who_is_to_move_decides(env_id):
         assert np.array_equal(tables.winner, np.where(best.sum(axis=1) == 1, best.argmax(axis=1), -1))
 
 
-def collector(games: MatchFactory, envs: int = 4, steps: int = 23) -> Collector:
+def collector(games: MatchFactory, envs: int = 4, steps: int = 23) -> StepCollector:
     torch.set_num_threads(1)
     specs = games.specs
     networks = {module: network_of(specs.agent_of(module), MLP, seed=1) for module in specs.modules}
-    return Collector(games.build(envs, 0), specs, networks, seed=3, first=0, steps=steps)
+    return collector_of(games.build(envs, 0), specs, networks, seed=3, first=0, steps=steps)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -361,6 +360,6 @@ def test_memory_needs_agents_that_stay():
     nothing = {name: np.zeros((1, 1), np.int64) for name in envs.observations()}
     for _ in range(2):
         envs.step(nothing)
-    with pytest.raises(BrokenEnvError, match="a network without memory where agents come and go, as guest does"):
+    with pytest.raises(RunError, match="a network without memory where agents come and go, as guest does"):
         envs.step(nothing)
     assert not hasattr(envs, "deciding")

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multigrid_rl.envs.base import AGENT, BrokenEnvError, reset_seed
+from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import RunError
 from strange_games import legal_actions
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -87,14 +88,14 @@ def test_masks_that_come_later_than_at_the_start_are_told(monkeypatch):
     for _ in range(4):
         envs.step({AGENT: np.zeros((1, 1), np.int64)})
     envs.envs[0].unwrapped.told = told
-    with pytest.raises(BrokenEnvError, match=r"step: .*action_mask: expected from the first step of an episode on"):
+    with pytest.raises(RunError, match=r"step: .*action_mask: expected from the first step of an episode on"):
         envs.step({AGENT: envs.envs[0].unwrapped.legal.argmax()[None, None]})
 
 
 def test_masks_without_a_legal_choice_are_told(monkeypatch):
     envs = GymnasiumEnvs(register(monkeypatch, told=range(99)), 1)
     monkeypatch.setattr(Strange, "info", lambda self: {"action_mask": np.zeros(4, np.int8)})
-    with pytest.raises(BrokenEnvError, match="action_mask without a legal choice in environment 0"):
+    with pytest.raises(RunError, match="action_mask without a legal choice in environment 0"):
         envs.step({AGENT: envs.envs[0].unwrapped.legal.argmax()[None, None]})
 
 
@@ -209,7 +210,7 @@ def test_other_than_one_number_is_told_by_its_name(monkeypatch, options, said):
 def test_observations_of_shapes_that_would_be_stretched_are_told(monkeypatch, wrong, call):
     envs = GymnasiumEnvs(register(monkeypatch), 1)
     monkeypatch.setattr(Strange, "shown", lambda self: wrong)
-    with pytest.raises(BrokenEnvError, match=rf"{call}: .*observation: expected shape \(2,\) of its space"):
+    with pytest.raises(RunError, match=rf"{call}: .*observation: expected shape \(2,\) of its space"):
         envs.reset(0) if call == "reset" else envs.step({AGENT: np.zeros((1, 1), np.int64)})
 
 

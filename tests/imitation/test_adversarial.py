@@ -13,7 +13,7 @@ from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Steps, encoded
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError
@@ -55,7 +55,7 @@ def parts(
     factory = GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"} | args)
     (agent,) = factory.specs.agents
     net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": log_std}, seed)
-    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=32)
+    collector = collector_of(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=32)
     ppo, recorded = replace(PPO, recompute=HOW) if recompute else PPO, expert or shown()
     update = AdversarialUpdate(config, recorded, {AGENT: net}, {AGENT: agent.action_space}, ppo, device=CPU)
     return collector, net, update

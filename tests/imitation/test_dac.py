@@ -15,7 +15,7 @@ from multigrid_rl.imitation.adversarial import AdversarialConfig, Steps
 from multigrid_rl.imitation.dac import NOISE, Dac
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError
 from tiny_runs import rows_of, tiny_run, unknown_metrics, without_time
@@ -52,7 +52,7 @@ def parts(seed: int = 0, asked: AdversarialConfig = ASKED):
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), seed)
     dac = Dac(asked, shown(), {AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU)
-    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=4)
+    collector = collector_of(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=4)
     return collector, net, dac
 
 

@@ -10,7 +10,7 @@ from hostile_agents import Target
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.learn.update import Update, UpdateConfig
 from multigrid_rl.models.distributions import Gaussian
 from multigrid_rl.models.registry import network_of
@@ -23,7 +23,9 @@ def learn(config: UpdateConfig, bound: str, updates: int, seed: int) -> tuple[np
     (agent,) = factory.specs.agents
     architecture = {"name": "mlp", "hidden": [8], "activation": "tanh", "log_std": -0.5}
     net = network_of(agent, architecture, seed)
-    collector = Collector(factory.build(32, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=4, bound=bound)
+    collector = collector_of(
+        factory.build(32, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=4, bound=bound
+    )
     update = Update({AGENT: net}, {AGENT: agent.action_space}, config, device=torch.device("cpu"))
     rewards = []
     for k in range(updates):

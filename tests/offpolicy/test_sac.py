@@ -13,7 +13,7 @@ from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import Batch, Paths, estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
@@ -124,7 +124,7 @@ def test_actions_are_kept_in_units_of_their_bounds():
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), 0)
     sac = Sac({AGENT: net}, {AGENT: agent.action_space}, config.train, 0, CPU)
-    collector = Collector(factory.build(2, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=50)
+    collector = collector_of(factory.build(2, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=50)
     rollout = collector.collect()[AGENT]
     sac.agents[AGENT].add(estimate(rollout, Estimator(0.99, 0.95)), [collector.paths()[AGENT]])
     kept = sac.agents[AGENT].replay.rows[: sac.agents[AGENT].replay.count, 3]
@@ -153,7 +153,7 @@ def test_weight_of_entropy_moves_towards_target():
 def test_critics_learn_what_an_ended_step_pays():
     # Nothing comes after it: the value is the reward, whatever the policy.
     sac, net, _, factory = learner(learning_starts=1)
-    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=32)
+    collector = collector_of(factory.build(8, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=32)
     rollout = collector.collect()[AGENT]
     sac.agents[AGENT].add(estimate(rollout, Estimator(0.99, 0.95)), [collector.paths()[AGENT]])
     sac.agents[AGENT].learn(1500)
@@ -167,7 +167,7 @@ def test_critics_learn_what_an_ended_step_pays():
 def test_finds_the_best_action(learning):
     sac, net, _, factory = learner(learning.seed, q_lr=3e-3)
     sac.schedule(0)
-    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=learning.seed, first=0, steps=4)
+    collector = collector_of(factory.build(8, 0), factory.specs, {AGENT: net}, seed=learning.seed, first=0, steps=4)
     for k in range(60):
         rollout = collector.collect()[AGENT]
         batch = estimate(rollout, Estimator(0.99, 0.95))

@@ -6,9 +6,10 @@ from sqlalchemy import select, text
 from composing import refusal
 from multigrid_rl.competition.cup_folder import Pairing
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
-from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S, LostLeaseError
+from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S
 from multigrid_rl.serve.store import FIRST, visible_rows
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import RunError
 from sites import LANES
 
 
@@ -92,7 +93,7 @@ def test_what_a_dead_worker_held_is_taken_up_once(store, bundle, clock):
     clock.now += LEASE_S
     taken = store.claim("alive", LANES)
     assert taken.id == dead.id
-    with pytest.raises(LostLeaseError):
+    with pytest.raises(RunError):
         store.save_check(dead, "frozen", "a" * 64, "ok")
     assert not store.beat(dead)
     store.save_check(taken, "frozen", "a" * 64, "ok")

@@ -8,7 +8,7 @@ import torch
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import StepCollector, collector_of
 from multigrid_rl.models.registry import network_of
 
 SMALL = ["experiment=none", "model.hidden=[64,64]", "train.num_envs=12", "train.minibatch_size=96"]
@@ -32,7 +32,7 @@ def halved(events, reward):
     return reward / 2 + events[..., 0]
 
 
-def collector(overrides, *, whole: bool) -> Collector:
+def collector(overrides, *, whole: bool) -> StepCollector:
     config = compose([*SMALL, *overrides])
     factory = env_factory(config)
     networks = {}
@@ -45,7 +45,7 @@ def collector(overrides, *, whole: bool) -> Collector:
     env = factory.build(12, 5)
     if not whole:
         env.play = lambda acting: None
-    return Collector(env, factory.specs, networks, seed=3, first=5, steps=16)
+    return collector_of(env, factory.specs, networks, seed=3, first=5, steps=16)
 
 
 def equal(one, two) -> None:

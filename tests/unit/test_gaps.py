@@ -10,17 +10,17 @@ from dynamic_agents import AGENTS, DynamicAgents
 from multigrid_rl.envs.base import AGENT
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.gaps import Gaps
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import StepCollector, collector_of
+from multigrid_rl.learn.turns import Gaps
 from multigrid_rl.models.registry import network_of
 
 GAMMA, LAM, STEPS = 0.9, 0.8, 7
 
 
-def collector(env, *, name="mlp") -> Collector:
+def collector(env, *, name="mlp") -> StepCollector:
     torch.set_num_threads(1)
     net = network_of(AGENTS.agents[0], {"name": name, "hidden": [4]}, seed=1)
-    return Collector(env, AGENTS, {AGENT: net}, seed=3, first=0, steps=STEPS)
+    return collector_of(env, AGENTS, {AGENT: net}, seed=3, first=0, steps=STEPS)
 
 
 def collected(env, batches: int):

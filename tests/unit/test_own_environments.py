@@ -10,9 +10,9 @@ from commands import call, complaint, has_verb, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
-from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.types import RunError
 from tiny_runs import TINY
 
 FEW = ("train.until=512", "train.checkpoint_every=512")
@@ -193,5 +193,5 @@ def test_whatever_an_environment_raises_or_shows_ends_a_run_in_one_line(own_envs
     acts = {"agent_0": np.zeros((2, 1), np.int64)}
     for _ in range(3 if name != "Nowhere" else 1):
         env.step(acts)
-    with pytest.raises(BrokenEnvError, match=got):
+    with pytest.raises(RunError, match=got):
         env.step(acts)

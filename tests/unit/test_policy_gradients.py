@@ -10,7 +10,7 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.models.vector import Moments
@@ -30,7 +30,7 @@ def parts(env_id: str = "CartPole-v1", steps: int = 40, **architecture):
     factory = GymnasiumFactory(env_id, 1)
     (agent,) = factory.specs.agents
     net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": -0.5} | architecture, 1)
-    collector = Collector(factory.build(4, 0), factory.specs, {AGENT: net}, seed=1, first=0, steps=steps)
+    collector = collector_of(factory.build(4, 0), factory.specs, {AGENT: net}, seed=1, first=0, steps=steps)
     return collector, net, {AGENT: agent.action_space}
 
 

@@ -16,11 +16,11 @@ from gymnasium import spaces
 from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.envs.base import AGENT, BrokenEnvError
+from multigrid_rl.envs.base import AGENT
 from multigrid_rl.evaluation.targets import env_target
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
-from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rollout import StepCollector, collector_of
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError
 from multigrid_rl.walkers import unity_peer
@@ -108,10 +108,12 @@ def test_specs_come_from_unity_and_close_quits_it(scene):
     assert (walker.quit, walker.error) == (True, None)
 
 
-def collector(factory, places: int, steps: int) -> Collector:
+def collector(factory, places: int, steps: int) -> StepCollector:
     torch.set_num_threads(1)
     net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [4]}, seed=1)
-    return Collector(factory.build(places, 0), factory.specs, {AGENT: net}, seed=3, first=0, steps=steps, bound="clip3")
+    return collector_of(
+        factory.build(places, 0), factory.specs, {AGENT: net}, seed=3, first=0, steps=steps, bound="clip3"
+    )
 
 
 @pytest.mark.parametrize("discrete", [(), (2, 3)])
@@ -187,7 +189,7 @@ def test_selects_one_of_several_behaviours(scene):
         ({"steps": 3}, RunError, "expected an answer within 2 s, got none"),
         ({"over": 3}, RunError, "expected an answer, got its end: quit"),
         ({"agents": 13}, RunError, "train.num_envs: expected at least as many as Unity on port"),
-        ({"bad": float("nan")}, BrokenEnvError, "finite observations and rewards, got a reward of nan of agent"),
+        ({"bad": float("nan")}, RunError, "finite observations and rewards, got a reward of nan of agent"),
     ],
 )  # fmt: skip
 def test_silent_or_invalid_peer_ends_run_with_one_line(scene, script, kind, message):

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.learn.rollout import StepCollector
+from multigrid_rl.types import BatchedStep
+
 Array = NDArray[Any]
 #: Of an environment whose agents do not decide in every step: agent -> where it decides next, (N,).
 Deciding = Callable[[], dict[str, NDArray[np.bool_]]]
@@ -97,3 +100,54 @@ class Gaps:
             rollout[name][~active] = 0
         final_index[~active] = -1
         return newest
+
+
+class TurnCollector(StepCollector):
+    """Plays environments whose agents come and go: a batch's rows are decisions.
+
+    Row 0 has the decisions that the last batch left open. Arguments as :class:`StepCollector`.
+    """
+
+    _first_row = 1
+
+    def __init__(self, env: Any, *args: Any, **options: Any) -> None:
+        super().__init__(env, *args, **options)
+        self._gaps = {}
+        for name, rollout in self.rollouts.items():
+            if self._net(name).state_size:
+                raise ValueError("model: expected a network without memory where agents come and go")
+            # Each agent's rows move separately, and its episodes' ends with them.
+            self.rollouts[name] = separate = rollout._replace(done=self._done.copy())
+            self._cut[name] = np.empty_like(self._done)
+            columns = {column: array for column, array in separate._asdict().items() if column != "memory"}
+            self._gaps[name] = Gaps(columns, self._cut[name], name, env.deciding)
+
+    def _begin(self) -> None:
+        super()._begin()
+        for gaps in self._gaps.values():
+            gaps.open()
+
+    def _store(self, t: int, step: BatchedStep) -> None:
+        fresh = self._fresh
+        super()._store(t, step)
+        # An episode begins with its first decision.
+        self._fresh = {name: step.done | (fresh[name] & ~step.mask[name][:, 0]) for name in self.agents}
+
+    def _end(self, name: str) -> Array:
+        last = self._last[name]
+        finals = np.concatenate([last[:0], *self._finals[name]])
+        self._last[name], values, finals = self._gaps[name].close(last, super()._end(name), finals)
+        self._finals[name] = [finals]
+        return values
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of environments, players and random streams, and the waiting decisions."""
+        waiting = {name: {key: rows.copy() for key, rows in gaps.waiting.items()} for name, gaps in self._gaps.items()}
+        return {**super().get_state(), "waiting": waiting}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
+        super().set_state(state)
+        if state["env"]:  # else nothing waits in its fresh episodes
+            for name, gaps in self._gaps.items():
+                gaps.waiting |= {column: rows.copy() for column, rows in state["waiting"][name].items()}
