@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.gates import Gate
+from multigrid_rl.gates import Gate, beside
 from multigrid_rl.metrics import STAGES, glossary
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import replays
 from multigrid_rl.show.run_data import RunReport, opponent_words, origin, read_report, standings
-from multigrid_rl.show.words import OUTCOMES, metric_title, readable_name, short, unit_of
+from multigrid_rl.show.words import OUTCOMES, metric_title, readable_name, unit_of
 from multigrid_rl.text import one_line
 from multigrid_rl.world.events import BEHAVIOUR
 
@@ -49,7 +49,7 @@ def newest_report(folder: Path) -> Iterator[str]:
     found = read_report(folder, games=0)
     yield verdict_title(found)
     for gate in found.gates:
-        value = "none" if gate["value"] is None else short(gate["value"])
+        value = "none" if gate["value"] is None else beside(gate["value"], gate["bound"])
         state = "held" if gate["held"] else "met" if gate["met"] else "not met"
         yield f"  {gate['metric']:<28}{gate['comparison']} {gate['bound']:<8g}{value:>8}  {state}"
 

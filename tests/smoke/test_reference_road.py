@@ -3,6 +3,7 @@
 import pytest
 
 from multigrid_rl import fast
+from multigrid_rl.learn import rollout, update
 from tiny_runs import tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
@@ -17,6 +18,8 @@ SHORT = ("train.until=1024",)
 def test_rows_are_those_of_compiled_networks(tmp_path, monkeypatch, settings):
     compiled = without_time(tiny_run(tmp_path / "compiled", *settings, *SHORT)[1])
     monkeypatch.setattr(fast, "_COMPILERS", dict.fromkeys(fast._COMPILERS, "nowhere:nothing"))
+    monkeypatch.setattr(rollout, "CompiledCollector", None)
+    monkeypatch.setattr(update, "ppo_gradient", None)
     torchs = without_time(tiny_run(tmp_path / "torch", *settings, *SHORT, "train.compiled=false")[1])
     assert len(torchs) == len(compiled) > 1
     for ours, theirs in zip(compiled, torchs, strict=True):

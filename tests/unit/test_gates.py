@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
+from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment, beside
 
 NAN = math.nan
 GOOD, BAD = 10.0, 30.0  # for the bound <= 20
@@ -42,6 +42,20 @@ def feed(keeper: GateKeeper, values: dict[int, float], metric: str = LENGTH) -> 
 )
 def test_bound_meets_gate_and_nan_never_does(comparison, value, met):
     assert short(comparison=comparison).is_met(value) is met
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "shown"),
+    [
+        (1.299986, 1.3, "1.29999"),
+        (0.3000001, 0.3, "0.3000001"),
+        (1.3, 1.3, "1.300"),
+        (0.25, 1.3, "0.250"),
+        (1e-20, 0, "0.00000000000"),
+    ],
+)
+def test_shown_value_lies_on_its_side_of_the_bound(value, bound, shown):
+    assert beside(value, bound) == shown
 
 
 def test_margin_is_positive_on_met_side():
