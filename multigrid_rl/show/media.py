@@ -37,10 +37,6 @@ class Media:
     episodes cannot be played or drawn, the run goes on without them, with one warning.
     """
 
-    @classmethod
-    def check(cls) -> None:
-        """Do nothing: the package's own dependencies are enough."""
-
     def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as other trackers
         """Wait for the first checkpoint that is not there yet."""
         self._folder, self._warned = folder, False
