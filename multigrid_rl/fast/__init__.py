@@ -39,13 +39,12 @@ class ForwardPass(NamedTuple):
     outputs: Array  # (B, K) of the policy
     values: Array  # (B, 1)
     flat: Sequence[Tensor | None]  # the weights
-    back: Callable[[Sequence[Array], Sequence[Tensor | None]], None]  # adds gradients: see add_gradients
+    back: Callable[[Sequence[Array], Sequence[Tensor | None]], None]  # adds to the latter: see add_gradients
     memory: Array | None = None  # (N, S) after the last step
 
-    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
-        """Add the weights' gradients, given those of ``outputs`` and ``values``, to ``gradients``, or to ``grad``."""
-        totals = [None if weight is None else weight.grad for weight in self.flat] if gradients is None else gradients
-        self.back(upstream, totals)
+    def add_gradients(self, upstream: Sequence[Array]) -> None:
+        """Add the weights' gradients, given those of ``outputs`` and ``values``, to their ``grad``."""
+        self.back(upstream, [None if weight is None else weight.grad for weight in self.flat])
 
 
 class CompiledNetwork:
@@ -143,7 +142,7 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         # Into fresh zeros: torch adds what a function returns to ``grad`` itself.
         gradients = [None if shape is None else torch.zeros(shape) for shape in ctx.shapes]
-        ctx.passed.add_gradients([gradient.contiguous().numpy() for gradient in upstream], gradients)
+        ctx.passed.back([gradient.contiguous().numpy() for gradient in upstream], gradients)
         return None, None, *gradients
 
 

@@ -7,9 +7,8 @@ Orsini et al. 2021 compare rewards (https://arxiv.org/abs/2106.00672); docs/imit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from torch.nn import functional
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.demonstrations import Demonstrations, encoded, read_demonstrations
+from multigrid_rl.imitation.imitation_trainers import AdversarialOptions
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.batches import Batch, Paths
+from multigrid_rl.learn.batches import Batch, Paths, split_by_path
 from multigrid_rl.learn.update import Update
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.distributions import Distribution
@@ -37,21 +37,11 @@ _NORMALISER_ROWS = 100_000
 SWITCH = "train.adversarial.allow_variable_horizon"
 
 
-@dataclass(frozen=True)
-class AdversarialConfig:
-    """Settings of a discriminator, documented in ``configs/train/gail.yaml``."""
+class AdversarialConfig(AdversarialOptions):
+    """Settings of a discriminator: those of ``train.adversarial``, and of the run."""
 
-    kind: Literal["gail", "airl"]
-    hidden: tuple[int, ...]
-    lr: float
-    steps: int
-    minibatch_size: int
-    allow_variable_horizon: bool
     estimator: Estimator
     seed: int
-    payoff: Literal["softplus", "logit", "f"]
-    gradient_penalty: float
-    temperature: float = 1.0
 
     @classmethod
     def of(cls, config: RunConfig) -> AdversarialConfig:
@@ -192,14 +182,12 @@ class Adversary:
         with torch.no_grad():
             rewards = self.discriminator.rewards(policy_steps).cpu().numpy()
         metrics["learnt_reward"] = float(rewards.mean())
-        result, first = [], 0
-        for path in paths:
-            end = first + int(path.active.sum())
+        rewarded = []
+        for path, part in zip(paths, split_by_path(rewards, paths), strict=True):
             step_rewards = np.zeros_like(path.rewards)
-            step_rewards[path.active] = rewards[first:end]
-            result.append(path._replace(rewards=step_rewards))
-            first = end
-        return result, metrics
+            step_rewards[path.active] = part
+            rewarded.append(path._replace(rewards=step_rewards))
+        return rewarded, metrics
 
     def _train_discriminator(self, sample: Callable[[int], Steps]) -> dict[str, float]:
         """Take gradient steps on recorded rows and as many of ``sample``; return statistics of the last step."""
@@ -224,16 +212,14 @@ class Adversary:
         return {"discriminator_loss": float(loss.detach()), "discriminator_accuracy": float(accuracy)}
 
     def _policy_steps(self, batch: Batch, paths: list[Paths]) -> Steps:
-        next_obs, ended, first = [], [], 0
-        for path in paths:
-            end = first + int(path.active.sum())
-            _, after = path.with_next(batch.obs[first:end], path.final_obs, path.last_obs)
+        next_obs = []
+        for path, obs in zip(paths, split_by_path(batch.obs, paths), strict=True):
+            _, after = path.with_next(obs, path.final_obs, path.last_obs)
             next_obs.append(after[path.active])
-            ended.append(path.terminated[path.active])
-            first = end
+        ended = np.concatenate([path.terminated[path.active] for path in paths])
         # Only bounded actions can be compared with an expert's.
         taken = self._distribution.bounded(batch.actions)
-        return self._steps(batch.obs, taken, np.concatenate(next_obs), np.concatenate(ended))
+        return self._steps(batch.obs, taken, np.concatenate(next_obs), ended)
 
     def _expert_steps(self, rows: Array) -> Steps:
         """Return the expert's steps with the indices ``rows`` (B,)."""

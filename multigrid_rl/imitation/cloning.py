@@ -1,7 +1,6 @@
 """Behavioural cloning (Pomerleau 1991): networks learn to imitate recorded steps, in a shuffled order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +10,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.fast import forward
 from multigrid_rl.imitation.demonstrations import Demonstrations, read_demonstrations
+from multigrid_rl.imitation.imitation_trainers import CloningTrain
 from multigrid_rl.learn.batches import Batch, Paths
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import collector_of
@@ -22,7 +21,7 @@ from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Moments, Normaliser, VectorActorCritic
 from multigrid_rl.players.episodes import Quota
 from multigrid_rl.text import ConfigError, expected
-from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, Schedule
+from multigrid_rl.types import Clock, EnvFactory, EpisodeTable
 
 Array = NDArray[Any]
 #: Largest number of held-out rows for one value of the loss; rows of one forward pass.
@@ -31,46 +30,16 @@ HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
 _STEPS, _MAX_STEPS = 32, 20_000
 
 
-@dataclass(frozen=True)
-class CloningConfig:
-    """Settings of behavioural cloning, documented in ``configs/train/bc.yaml``."""
-
-    data: str | None
-    held_out: float
-    env_steps: int  # steps of the budget for one call of ``learn``
-    batch_size: int  # rows of one call of ``learn``
-    minibatch_size: int
-    play_every: int  # steps of the budget between two measures of the held-out loss
-    lr: Schedule
-    weight_decay: float
-    grad_clip: float
-    seed: int
-    censored: bool = True
-
-    @classmethod
-    def of(cls, config: RunConfig, passes: int = 1) -> "CloningConfig":
-        """Return the settings of a run; each iteration passes over its steps ``passes`` times."""
-        train: Any = config.train
-        return cls(
-            data=config.data,
-            env_steps=train.batch_size,
-            batch_size=train.batch_size * passes,
-            minibatch_size=train.minibatch,
-            lr=train.schedules["lr"],
-            grad_clip=train.grad_clip,
-            seed=config.seed,
-            held_out=train.cloning.held_out,
-            play_every=train.cloning.play_every,
-            weight_decay=train.cloning.weight_decay,
-            censored=train.cloning.censored,
-        )
-
-
 class Cloning:
     """Learns from recorded steps: the same steps for every network, with one AdamW each.
 
     Normalisers are computed once, before the first step, over all training rows. The rows of a step depend only on the
-    number of earlier rows, so resuming needs no other state. ``networks``: by module.
+    number of earlier rows, so resuming needs no other state.
+
+    Args:
+        networks: by module.
+        data: folder of the recorded play.
+        seed: seed of the order.
 
     Attributes:
         optimizers: by module.
@@ -81,10 +50,12 @@ class Cloning:
         self,
         networks: Mapping[str, Any],
         action_spaces: Mapping[str, spaces.Space[Any]],
-        config: CloningConfig,
+        train: CloningTrain,
+        data: str | None,
+        seed: int,
         device: torch.device,
     ) -> None:
-        self.config = config
+        self._train, self._data, self._seed = train, data, seed
         self.clock = Clock()
         self._networks, self._device = networks, device
         self._distributions = {
@@ -92,29 +63,32 @@ class Cloning:
         }
         self._flat = {name: FlatWeights(list(net.parameters())) for name, net in networks.items()}
         self.optimizers = {
-            name: [torch.optim.AdamW([flat.weights], weight_decay=config.weight_decay, fused=True)]
+            name: [torch.optim.AdamW([flat.weights], weight_decay=train.cloning.weight_decay, fused=True)]
             for name, flat in self._flat.items()
+        }
+        self._normalisers = {
+            name: net.normaliser
+            for name, net in networks.items()
+            if isinstance(getattr(net, "normaliser", None), Normaliser)
         }
         self._open()
         self.schedule(0)
 
     def _open(self) -> None:
         """Map the recorded data into memory, and set normalisers from it."""
-        self.passes = ShuffledReader(
-            read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed
-        )
-        moments = None
-        for net in self._networks.values():
-            if isinstance(getattr(net, "normaliser", None), Normaliser):
-                moments = moments or self.passes.moments()
-                net.normaliser.set_statistics(moments.mean, moments.std)
+        recorded = read_demonstrations(Path(str(self._data)))
+        self.passes = ShuffledReader(recorded, self._train.cloning.held_out, self._seed)
+        if self._normalisers:
+            moments = self.passes.moments()
+            for normaliser in self._normalisers.values():
+                normaliser.set_statistics(moments.mean, moments.std)
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rates after ``env_steps`` recorded steps."""
-        self._lr = self.config.lr.at(env_steps)
+        lr = self._train.schedules["lr"].at(env_steps)
         for (optimizer,) in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = self._lr
+                group["lr"] = lr
 
     def get_state(self) -> dict[str, Any]:
         """Return the state without weights and optimisers: empty."""
@@ -134,7 +108,7 @@ class Cloning:
         env_steps: int,
         paths: Mapping[str, list[Paths]] | None = None,  # noqa: ARG002
     ) -> dict[str, dict[str, float]]:
-        """Learn from the next ``batch_size`` rows.
+        """Learn from the rows of the next batch, ``train.epochs`` times as many as count as steps of the budget.
 
         ``env_steps``: steps of the budget after this call, for the schedules.
 
@@ -143,27 +117,27 @@ class Cloning:
             ``play_every`` steps of the budget ``held_out_loss``. Under ``SECONDS`` the seconds by part.
         """
         metrics: dict[str, dict[str, float]] = {}
-        position, every = env_steps - self.config.env_steps, self.config.play_every
+        position, every = env_steps - self._train.batch_size, self._train.cloning.play_every
         self.clock.begin()
         for name, flat in self._flat.items():
             rows = self._rows(name, position)
             self.clock.lap("minibatch")
             sequences = rows.obs.shape[1] if self._networks[name].state_size else 1
-            size = max(1, self.config.minibatch_size // sequences)
+            size = max(1, self._train.minibatch // sequences)
             flat.dropped, total, count, steps, norm = 0, 0.0, 0, 0, torch.zeros(())
             for first in range(0, len(rows.obs), size):
                 flat.gradient.zero_()
                 losses = self.losses(name, rows._make(column[first : first + size] for column in rows))
                 torch.autograd.backward(losses.mean())
                 self.clock.lap("network")
-                norm = flat.clip(self.config.grad_clip)
+                norm = flat.clip(self._train.grad_clip)
                 self.optimizers[name][0].step()
                 total, count, steps = total + float(losses.detach().sum()), count + len(losses), steps + 1
                 self.clock.lap("optimizer")
             metrics[name] = {
                 "cloning_loss": total / count,
                 "grad_norm": float(norm),
-                "lr": self.config.lr.at(env_steps),
+                "lr": self._train.schedules["lr"].at(env_steps),
                 "dropped_updates": float(flat.dropped),
                 "gradient_steps": float(steps),
             }
@@ -175,7 +149,7 @@ class Cloning:
 
     def _rows(self, name: str, position: int) -> Any:  # noqa: ARG002 - every network learns the same rows
         """Return the next rows of ``name``: a named tuple of columns, among them ``obs``."""
-        return self.passes.take(position, self.config.batch_size)
+        return self.passes.take(position, self._train.batch_size * self._train.epochs)
 
     def losses(self, name: str, rows: Any) -> Tensor:
         """Return the cloning loss (B,) of each row."""
@@ -187,7 +161,8 @@ class Cloning:
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
         distribution = self._distributions[name]
         wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
-        return (distribution.cloning_loss if self.config.censored else distribution.uncensored_loss)(outputs, wanted)
+        censored = self._train.cloning.censored
+        return (distribution.cloning_loss if censored else distribution.uncensored_loss)(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
         """Return the mean loss on held-out steps, by module; empty if no steps are held out."""
@@ -272,10 +247,10 @@ class ShuffledReader:
     def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
         self.data = data
         self._seed = seed
-        ends = (
-            data.episode_ends if len(data.episode_ends) >= self.MIN_EPISODES else _cuts(data.card.rows, self.CHUNK_ROWS)
-        )
-        bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+        if len(data.episode_ends) < self.MIN_EPISODES:
+            bounds = _pieces(0, data.card.rows, self.CHUNK_ROWS)
+        else:
+            bounds = _stretches(0, data.episode_ends)
         order = np.random.default_rng((seed, 1)).permutation(len(bounds))
         count = int(np.ceil(held_out * len(bounds)))
         self._held_out, training = bounds[np.sort(order[:count])], bounds[np.sort(order[count:])]
@@ -333,10 +308,11 @@ class ShuffledReader:
         return moments
 
 
-def _cuts(rows: int, length: int) -> Array:
-    return np.append(np.arange(length, rows, length), rows)
+def _stretches(first: int, ends: Array) -> Array:
+    """Return the first row of each stretch and the row after its last (K, 2), from the ``ends`` of all."""
+    return np.stack([np.append(first, ends[:-1]), ends], axis=1)
 
 
 def _pieces(low: int, high: int, length: int) -> Array:
-    ends = low + _cuts(high - low, length)
-    return np.stack([np.concatenate([[low], ends[:-1]]), ends], axis=1)
+    """Return stretches of ``length`` rows; the last one may be shorter."""
+    return _stretches(low, np.append(np.arange(low + length, high, length), high))

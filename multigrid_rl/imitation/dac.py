@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ class ReplayAirl(ReplayAdversary):
         self, network: Any, head: Any, recorded: Demonstrations, config: AdversarialConfig, *arguments: Any
     ) -> None:
         # Without shaping, which could separate states instead of g, and whose slope has no bound.
-        super().__init__(network, head, recorded, replace(config, kind="gail"), *arguments)
+        super().__init__(network, head, recorded, config.model_copy(update={"kind": "gail"}), *arguments)
         self._head = head
 
     def _preprocess(self, steps: Steps) -> Steps:
@@ -96,10 +95,10 @@ class Dac(Sac):
             self.adversaries[name], agent.reward_of = adversary, adversary.reward_of
 
     @classmethod
-    def of(cls, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, device: torch.device) -> Dac:
+    def of(cls, config: RunConfig, networks: Mapping[str, Any], device: torch.device) -> Dac:
         """Return the learner of a run; reads the recorded play."""
         settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
-        return cls(settings, data, networks, action_spaces, config.train, config.seed, device)
+        return cls(settings, data, networks, config.train, config.seed, device)
 
     def _prepare(self, name: str) -> dict[str, float]:
         return self.adversaries[name].learn_from_replay(self.agents[name].replay)

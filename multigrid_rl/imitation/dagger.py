@@ -20,7 +20,7 @@ from multigrid_rl.imitation.imitation_trainers import CloningTrain, DaggerTrain
 from multigrid_rl.learn.batches import Batch, Experience, Paths
 from multigrid_rl.learn.rollout import StepCollector
 from multigrid_rl.learn.turns import TurnCollector
-from multigrid_rl.models.vector import Moments, Normaliser
+from multigrid_rl.models.vector import Moments
 from multigrid_rl.players.episodes import seat_for_agent
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.streams import LEARNER_PURPOSE, Streams, purpose_of
@@ -122,8 +122,8 @@ class Dagger(Cloning):
     def _open(self) -> None:
         self.known: dict[str, LabelledSteps] = {}
         self._moments: dict[str, Moments] = {}
-        if self.config.data is not None:
-            data = read_demonstrations(Path(self.config.data))
+        if self._data is not None:
+            data = read_demonstrations(Path(self._data))
             empty = np.empty((data.card.rows, 0), np.float32)
             active, starts = np.ones(data.card.rows, np.bool_), empty.astype(np.bool_)
             for name, distribution in self._distributions.items():
@@ -147,9 +147,8 @@ class Dagger(Cloning):
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
         """Load initial ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
         super().begin_with(weights, rows)
-        for name in weights:
-            normaliser = getattr(self._networks[name], "normaliser", None)
-            if isinstance(normaliser, Normaliser):
+        for name, normaliser in self._normalisers.items():
+            if name in weights:
                 self._moments[name] = Moments(len(normaliser.mean))
                 self._moments[name].take(normaliser, rows)
 
@@ -158,8 +157,7 @@ class Dagger(Cloning):
         for name, rows in labelled.items():
             parts = [self.known[name], rows] if name in self.known else [rows]
             self.known[name] = LabelledSteps._make(map(np.concatenate, zip(*parts, strict=True)))
-            normaliser = getattr(self._networks[name], "normaliser", None)
-            if isinstance(normaliser, Normaliser):
+            if (normaliser := self._normalisers.get(name)) is not None:
                 moments = self._moments.setdefault(name, Moments(len(normaliser.mean)))
                 moments.add(rows.obs[rows.active])
                 normaliser.set_statistics(moments.mean, moments.std)
@@ -184,8 +182,8 @@ class Dagger(Cloning):
     def _rows(self, name: str, position: int) -> LabelledSteps:
         known = self.known[name]
         steps = known.starts.shape[1] or 1
-        rng = np.random.default_rng((self.config.seed, 4, position))
-        chosen = rng.integers(0, len(known.obs), -(-self.config.batch_size // steps))
+        rng = np.random.default_rng((self._seed, 4, position))
+        chosen = rng.integers(0, len(known.obs), -(-self._train.batch_size * self._train.epochs // steps))
         return LabelledSteps._make(column[chosen] for column in known)
 
     def losses(self, name: str, rows: Any) -> Tensor:

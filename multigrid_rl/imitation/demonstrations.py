@@ -131,23 +131,17 @@ def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
     numbers = isinstance(acts, BoxSignature)
     parts = len(acts.low) if isinstance(acts, BoxSignature) else len(acts) if isinstance(acts, list) else card.members
     tokens = "F32" if obs.size else "U8"
-    return {
+    columns = {
         "episode_ends": ("I64", (card.episodes,)),
         "seeds": ("I64", (card.episodes, 3)),
         "rewards": ("F32", (card.rows,)),
-        **{
-            name: (dtype, shape)
-            for dtype, name, shape in sorted(
-                (
-                    (tokens, "observations", (card.rows, width)),
-                    (tokens, "final_observations", (card.episodes, width)),
-                    ("F32" if numbers else "U8", "actions", (card.rows, parts)),
-                )
-            )
-        },
+        "actions": ("F32" if numbers else "U8", (card.rows, parts)),
+        "final_observations": (tokens, (card.episodes, width)),
+        "observations": (tokens, (card.rows, width)),
         "terminated": ("BOOL", (card.rows,)),
         "truncated": ("BOOL", (card.rows,)),
     }
+    return dict(sorted(columns.items(), key=lambda column: -_DTYPES[column[1][0]].itemsize))
 
 
 # --- writing

@@ -50,13 +50,19 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     who = who or ("you" if games else "unknown")
     facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
     facts |= signature(agent, None if game is None else game.view_size)
-    clip_actions = ActionClipper(agent.action_space)
+    columns = {"observations": agent.observation_space, "actions": agent.action_space}
+    clip_actions, extra, path = ActionClipper(agent.action_space), dict[str, Any](), Path(source)
     if games:
         spec = config.scenario.kind.spec if game is not None else None
-        episodes, extra = episodes_of_games(Path(source), agent, spec, who), dict[str, Any]()
+        episodes = episodes_of_games(path, agent, spec, who)
+    elif source.startswith(MINARI):
+        episodes = _from_minari(source.removeprefix(MINARI), columns)
+    elif path.is_file() and path.suffix in TORCH:
+        episodes, extra = _from_torch(path, columns)
     else:
-        episodes, extra = episodes_of(source, {"observations": agent.observation_space, "actions": agent.action_space})
-        episodes = clip_actions(episodes) if isinstance(agent.action_space, spaces.Box) else episodes
+        raise ConfigError(expected("data import", SOURCES if path.is_file() else f"{SOURCES} that exists", source))
+    if isinstance(agent.action_space, spaces.Box) and not games:
+        episodes = clip_actions(episodes)
     with temporary_output(output, "folder") as temporary_path:
         try:
             card = write(temporary_path, episodes, {**facts, **extra})
@@ -68,23 +74,6 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     yield f"imported {output}: {card.summary()}; {card.bytes:,} bytes"
     if str(clip_actions):
         yield str(clip_actions)
-
-
-def episodes_of(source: str, columns: Mapping[str, Space]) -> tuple[Iterator[Episode], dict[str, Any]]:
-    """Return the episodes of an external source, and facts for their card.
-
-    Args:
-        source: a file, or ``minari:`` and the id of an installed data set.
-        columns: spaces of ``observations`` and ``actions``.
-
-    Raises ``ConfigError``: no such source, or a damaged one.
-    """
-    if source.startswith(MINARI):
-        return _from_minari(source.removeprefix(MINARI), columns), {}
-    path = Path(source)
-    if not path.is_file() or path.suffix not in TORCH:
-        raise ConfigError(expected("data import", SOURCES if path.is_file() else f"{SOURCES} that exists", source))
-    return _from_torch(path, columns)
 
 
 def episodes_of_games(path: Path, agent: AgentSpec, spec: Any, who: str) -> Iterator[Episode]:
@@ -144,7 +133,6 @@ def _episode(
     *,
     rewards: Any = None,
     ends: tuple[bool, bool] = (False, False),
-    seed: tuple[int, int, int] = _UNKNOWN,
 ) -> Episode:
     """Return one episode from ``values`` of observations and actions; an extra observation is the final one.
 
@@ -159,7 +147,7 @@ def _episode(
         wanted = "steps, as many actions as observations or one less in each episode"
         raise ConfigError(expected(key, wanted, f"{len(obs)}, {len(actions)}"))
     step_rewards = np.zeros(len(actions), np.float32) if rewards is None else rewards
-    return Episode(obs[: len(actions)], actions, step_rewards, *ends, obs[-1], seed)
+    return Episode(obs[: len(actions)], actions, step_rewards, *ends, obs[-1], _UNKNOWN)
 
 
 class ActionClipper:

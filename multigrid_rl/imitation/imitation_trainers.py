@@ -217,9 +217,10 @@ class CloningTrainer(Imitation):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from recorded steps."""
-        from multigrid_rl.imitation.cloning import Cloning, CloningConfig
+        from multigrid_rl.imitation.cloning import Cloning
 
-        return Cloning(networks, action_spaces, CloningConfig.of(config), options["device"])
+        assert isinstance(config.train, CloningTrain)
+        return Cloning(networks, action_spaces, config.train, config.data, config.seed, options["device"])
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return the sampler that plays fresh episodes for the gates."""
@@ -270,11 +271,10 @@ class DaggerTrainer(CloningTrainer):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from all labels."""
-        from multigrid_rl.imitation import cloning, dagger
+        from multigrid_rl.imitation.dagger import Dagger
 
-        return dagger.Dagger(
-            networks, action_spaces, cloning.CloningConfig.of(config, config.train.epochs), options["device"]
-        )
+        assert isinstance(config.train, DaggerTrain)
+        return Dagger(networks, action_spaces, config.train, config.data, config.seed, options["device"])
 
     def sampler(self, config: RunConfig, stages: Any, networks: Mapping[str, Any]) -> Sampler:
         """Return the sampler that plays and has the expert label each step."""
@@ -335,11 +335,11 @@ class DacTrainer(AdversarialTrainer, SacTrainer):
         SacTrainer.check(self, config)
         super().check(config)
 
-    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:  # noqa: ARG002
         """Return the learner from replayed and recorded steps."""
         from multigrid_rl.imitation.dac import Dac
 
-        return Dac.of(config, networks, action_spaces, options["device"])
+        return Dac.of(config, networks, options["device"])
 
 
 METRICS = MetricGroup(

@@ -84,26 +84,22 @@ class Kind(NamedTuple):
     head: tuple[str | None, str]
 
 
+def _linear(tower: str) -> tuple[str, ...]:
+    """Return the names of the linear layers in a tower of three, between which are activations."""
+    return tuple(f"{tower}.{k}" for k in (0, 2, 4))
+
+
 #: Kinds, recognised by the names of their tensors; the first match counts.
 KINDS: tuple[Kind, ...] = (
     Kind("CleanRL's SAC", ("fc1", "fc2", "fc_mean"), "fc_logstd", (), "relu", ("tanh-gaussian", "clip")),
     Kind("CleanRL's TD3 or DDPG", ("fc1", "fc2", "fc_mu"), None, (), "relu", (None, "tanh")),
-    Kind(
-        "CleanRL's PPO", tuple(f"actor_mean.{k}" for k in (0, 2, 4)), "actor_logstd",
-        tuple(f"critic.{k}" for k in (0, 2, 4)), "tanh", (None, "clip"),
-    ),
-    Kind(
-        "CleanRL's PPO over choices", tuple(f"actor.{k}" for k in (0, 2, 4)), None,
-        tuple(f"critic.{k}" for k in (0, 2, 4)), "tanh", (None, "clip"),
-    ),
+    Kind("CleanRL's PPO", _linear("actor_mean"), "actor_logstd", _linear("critic"), "tanh", (None, "clip")),
+    Kind("CleanRL's PPO over choices", _linear("actor"), None, _linear("critic"), "tanh", (None, "clip")),
     Kind(
         "Stable-Baselines3's SAC", ("actor.latent_pi.0", "actor.latent_pi.2", "actor.mu"), "actor.log_std",
         (), "relu", ("tanh-gaussian-clamped", "clip"),
     ),
-    Kind(
-        "Stable-Baselines3's TD3 or DDPG", tuple(f"actor.mu.{k}" for k in (0, 2, 4)), None,
-        (), "relu", (None, "tanh"),
-    ),
+    Kind("Stable-Baselines3's TD3 or DDPG", _linear("actor.mu"), None, (), "relu", (None, "tanh")),
     Kind(
         "Stable-Baselines3's PPO or A2C", ("mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"),
         "log_std", ("mlp_extractor.value_net.0", "mlp_extractor.value_net.2", "value_net"), "tanh", (None, "clip"),

@@ -40,7 +40,7 @@ class League:
 
     Attributes:
         snapshots: all so far.
-        lost: numbers of snapshots with missing files; they are not drawn.
+        lost: numbers of snapshots with missing files; they are not drawn, and their running games continue.
         weights: share of the games of each active player, by number.
     """
 
@@ -110,10 +110,6 @@ class League:
         self.snapshots.append(snapshot._replace(wins=tuple(wins.tolist())))
         self._games, self._points = np.append(self._games, 0.0), np.append(self._points, 0.0)
         self._joined_at = snapshot.env_steps
-
-    def lose(self, number: int) -> None:
-        """Stop drawing a snapshot; its running games continue."""
-        self.lost.append(number)
 
     def stale(self, env_steps: int) -> bool:
         """Return whether the active players are due for a redraw.

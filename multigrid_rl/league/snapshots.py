@@ -53,7 +53,8 @@ class RunLeague(League):
     def advance(self, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Roster | None:
         """Add a snapshot of the learner if due, and redraw the active players if due.
 
-        ``export``: writes the learner's networks into a folder; returns their sha256 by module.
+        A snapshot is written atomically; other files in its place move aside. ``export``: writes the learner's networks
+        into a folder, one folder each; returns their sha256 by module.
 
         Returns:
             The new share of games of each opponent, with the files of new opponents; ``None``: no change.
@@ -61,7 +62,13 @@ class RunLeague(League):
         Raises ``OSError``: a snapshot or the standings cannot be written.
         """
         if self.due(env_steps):
-            self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))
+            path = self._run / LEAGUE / f"step_{env_steps:09d}"
+            if path.exists():
+                _set_aside(path)
+            with atomic_path(path) as temporary:
+                temporary.mkdir()
+                hashes = export(temporary)
+            self.add(Snapshot(path.name, env_steps, hashes))
         if not self.stale(env_steps):
             return None
         before, count = self._files, -1
@@ -70,18 +77,15 @@ class RunLeague(League):
             self.redraw(env_steps)
             self._files = {n: files for n, files in self._files.items() if n in self.weights}
             for number in set(self.weights) - set(self._files):
-                self._read(number)
+                if (snapshot := self.snapshot(number)) is None:
+                    continue
+                try:
+                    self._files[number] = read_snapshot(self._run, snapshot)
+                except PlayerError as error:
+                    LOG.warning("%s; the league goes on without it", error)
+                    self.lost.append(number)
         write_atomic(self._run / STANDINGS, json_text({"players": self.standings()}).encode())
         return Roster(self.weights, {n: files for n, files in self._files.items() if n not in before})
-
-    def _read(self, number: int) -> None:
-        if (snapshot := self.snapshot(number)) is None:
-            return
-        try:
-            self._files[number] = read_snapshot(self._run, snapshot)
-        except PlayerError as error:
-            LOG.warning("%s; the league goes on without it", error)
-            self.lose(number)
 
     def roster(self, playing: Iterable[int] = ()) -> Roster:
         """Return the current opponents with all files, and those ``playing`` in unfinished games.
@@ -114,21 +118,6 @@ class RunLeague(League):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.name not in expected_names:
                 _set_aside(path)
-
-
-def write_snapshot(run: Path, name: str, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Snapshot:
-    """Write a snapshot of a run's league atomically; other files in its place move aside.
-
-    ``export``: writes the networks into a folder, one folder each; returns their sha256 by module. Raises ``OSError``:
-    it cannot be written.
-    """
-    path = run / LEAGUE / name
-    if path.exists():
-        _set_aside(path)
-    with atomic_path(path) as temporary:
-        temporary.mkdir()
-        hashes = export(temporary)
-    return Snapshot(name, env_steps, hashes)
 
 
 def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:

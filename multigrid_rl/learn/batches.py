@@ -151,6 +151,11 @@ class Paths(NamedTuple):
         return weights[self.active], targets[self.active]
 
 
+def split_by_path(rows: Array, paths: Sequence[Paths]) -> list[Array]:
+    """Return ``rows`` (B, ...) of a batch path by path."""
+    return np.split(rows, np.cumsum([path.active.sum() for path in paths])[:-1])
+
+
 class Experience(NamedTuple):
     """Result of one sampling process in one iteration."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from multigrid_rl.fast import CompiledNetwork, compile_network
 from multigrid_rl.fast.loss import ppo_gradient
 from multigrid_rl.learn.advantages import Estimator
-from multigrid_rl.learn.batches import Batch, Paths, minibatches
+from multigrid_rl.learn.batches import Batch, Paths, minibatches, split_by_path
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights, parameters_of
 from multigrid_rl.learn.losses import (
     KlPenalty,
@@ -353,13 +353,10 @@ class Update:
         # (Andrychowicz et al. 2021, section 3.5, https://arxiv.org/abs/2006.05990).
         result = {}
         for name, batch in batches.items():
-            parts, first = [], 0
-            for path in paths[name]:
-                rows = slice(first, first + int(path.active.sum()))
-                obs = (batch.obs[rows], path.final_obs, path.last_obs)
-                values, final, last = self._current_values(name, obs)
+            parts = []
+            for path, obs in zip(paths[name], split_by_path(batch.obs, paths[name]), strict=True):
+                values, final, last = self._current_values(name, (obs, path.final_obs, path.last_obs))
                 parts.append(path.weigh(values, final, last, self.config.of(name).recompute or estimator))
-                first = rows.stop
             weights, targets = map(np.concatenate, zip(*parts, strict=True))
             result[name] = batch._replace(advantages=weights, targets=targets)
         self.clock.lap("gae")

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.learn.batches import Batch, Paths
+from multigrid_rl.learn.batches import Batch, Paths, split_by_path
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.mlp import tower
@@ -116,17 +115,14 @@ class SoftAgent:
 
     def add(self, batch: Batch, paths: list[Paths]) -> None:
         """Add the steps of a batch to the replay buffer."""
-        first = 0
-        for path in paths:
-            end = first + int(path.active.sum())
-            rows = batch.rows(slice(first, end))
-            _, after = path.with_next(rows.obs, path.final_obs, path.last_obs)
-            actions = self._head.scaled(torch.from_numpy(rows.actions).to(self.device)).cpu()
+        parts = (split_by_path(rows, paths) for rows in (batch.obs, batch.actions))
+        for path, obs, taken in zip(paths, *parts, strict=True):
+            _, after = path.with_next(obs, path.final_obs, path.last_obs)
+            actions = self._head.scaled(torch.from_numpy(taken).to(self.device)).cpu()
             continues = ~path.terminated[path.active]
             numbers = np.stack([path.rewards[path.active], continues], axis=1).astype(np.float32)
-            columns = (rows.obs, actions, numbers, after[path.active])
+            columns = (obs, actions, numbers, after[path.active])
             self.replay.add(torch.cat([torch.as_tensor(column) for column in columns], dim=1))
-            first = end
 
     def learn(self, steps: int) -> dict[str, float]:
         """Take gradient steps; return statistics of the last step, and the mean of the critics' loss."""
@@ -222,14 +218,7 @@ class Sac:
     ``seed``: seed of the critics' weights and of all samples.
     """
 
-    def __init__(
-        self,
-        networks: Mapping[str, Any],
-        action_spaces: Mapping[str, spaces.Space[Any]],  # noqa: ARG002 - heads know them
-        train: SacTrain,
-        seed: int,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, networks: Mapping[str, Any], train: SacTrain, seed: int, device: torch.device) -> None:
         self._networks, self._train, self.clock = networks, train, Clock()
         numbered = enumerate(networks.items())
         self.agents = {name: SoftAgent(net, train, seed * 64 + k, device) for k, (name, net) in numbered}

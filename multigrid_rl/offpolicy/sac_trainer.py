@@ -98,12 +98,12 @@ class SacTrainer(Trainer):
         """Return true: paths hold the next observation of each step."""
         return True
 
-    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
+    def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:  # noqa: ARG002
         """Return the learner from replayed steps."""
         from multigrid_rl.offpolicy.sac import Sac
 
         assert isinstance(config.train, SacTrain)
-        return Sac(networks, action_spaces, config.train, config.seed, options["device"])
+        return Sac(networks, config.train, config.seed, options["device"])
 
 
 METRICS = MetricGroup(

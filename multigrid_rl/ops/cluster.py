@@ -109,7 +109,14 @@ def preflight(
         file.flush()
         answers = _ask(file.name, [stage.factory.packed() for stage in stages], patience_s)
     for node, answer in answers.items():
-        _check(node, answer, opponents)
+        differing = version_differences(answer.versions, local_versions())
+        differing += [
+            expected(f"player {name}", f"sha256 {sha256}", answer.opponents.get(name))
+            for name, sha256 in opponents.items()
+            if answer.opponents.get(name) != sha256
+        ]
+        if differing:
+            raise ConfigError(f"{node}, host {answer.hostname}: {'; '.join(differing)}")
     blind = [node for node, answer in answers.items() if answer.token != token]
     if trials and blind:
         wanted = "storage that all nodes share: trials write there"
@@ -161,17 +168,6 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
             lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
             raise ConfigError(expected(node, "the driver's installation", lines[-1])) from error
     return answers
-
-
-def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
-    differing = version_differences(answer.versions, local_versions())
-    differing += [
-        expected(f"player {name}", f"sha256 {sha256}", answer.opponents.get(name))
-        for name, sha256 in opponents.items()
-        if answer.opponents.get(name) != sha256
-    ]
-    if differing:
-        raise ConfigError(f"{node}, host {answer.hostname}: {'; '.join(differing)}")
 
 
 def _lines(folder: Path, answers: Mapping[Node, Answer], blind: list[Node], opponents: Mapping[str, str]) -> list[str]:

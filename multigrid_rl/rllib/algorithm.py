@@ -82,7 +82,11 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
 
             factories = [factory.packed() for factory in factories]
             replaced = partial(replace_actor, self.env_runner_group)
-            sampler = self.pool = EnvRunnerPool(self._actors(), self.config, settings.run.cluster, replaced)
+            runners = self.env_runner_group.foreach_env_runner(
+                lambda runner: (runner.worker_index, ray.get_runtime_context().current_actor), local_env_runner=False
+            )
+            actors = [actor for _, actor in sorted(runners, key=lambda pair: int(pair[0]))]
+            sampler = self.pool = EnvRunnerPool(actors, self.config, settings.run.cluster, replaced)
         else:
             networks = {name: self.env_runner.module[name].net for name in self.env_runner.modules}
             sampler = trainer.sampler(settings.run, stages, networks) or LocalSampler(self.env_runner)
@@ -103,13 +107,6 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
         for group in (self.env_runner_group, self.eval_env_runner_group):
             if group is not None and not remote:
                 group.sync_weights = without_object_store()(group.sync_weights)
-
-    def _actors(self) -> list[Any]:
-        """Return the remote env runners that RLlib made, in the order of their numbers."""
-        runners = self.env_runner_group.foreach_env_runner(
-            lambda runner: (runner.worker_index, ray.get_runtime_context().current_actor), local_env_runner=False
-        )
-        return [actor for _, actor in sorted(runners, key=lambda pair: int(pair[0]))]
 
     def iterate(self) -> None:
         """Sample, learn and set weights once, with no result: RLlib's counters and timers take a millisecond."""

@@ -86,9 +86,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def get_games(self) -> dict[str, Any]:
         """Return the state of environments, players and random streams, without the weights."""
-        opponents = {}
-        if getattr(self.factory, "league", None):
-            opponents["opponents"] = self.factory.playing(self.collector.env)
+        league = getattr(self.factory, "league", None)
+        opponents = {"opponents": self.factory.playing(self.collector.env)} if league else {}
         return {"offset": self.offset, **opponents, **self.collector.get_state()}
 
     def set_opponents(self, roster: Any) -> None:

@@ -181,14 +181,14 @@ class GroupLearner:
 
     def get_weights(self) -> Weights:
         """Return the weights by module. Raises :class:`RunError`."""
+        weights: Weights
         if self._group.is_local:
             (weights,) = self._call_all(BatchLearner.weights)
         else:
             with self.reporting():
                 state = self._group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
             weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
-        by_module: Weights = weights
-        return by_module
+        return weights
 
     def begin_with(self, weights: Weights, rows: int) -> None:
         """Begin with a player's weights, as :meth:`~multigrid_rl.training.trainers.Updater.begin_with`."""

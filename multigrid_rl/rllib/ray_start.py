@@ -45,14 +45,11 @@ def new_session(cluster: ClusterConfig | None) -> Iterator[None]:
         settings |= {"address": address}
     scratch, raylets = _start(settings, address)
     with ExitStack() as stack:
-        if address is None:
-            for raylet in raylets:  # one, on Linux
-                stack.callback(_end_children, raylet)
-            stack.callback(ray.shutdown)
-            for raylet in raylets:
-                stack.enter_context(_watched(raylet))
-        else:
-            stack.callback(ray.shutdown)
+        for raylet in raylets:  # one, on Linux; none where an existing cluster has its own
+            stack.callback(_end_children, raylet)
+        stack.callback(ray.shutdown)
+        for raylet in raylets:
+            stack.enter_context(_watched(raylet))
         yield
     if address is None:
         shutil.rmtree(scratch, ignore_errors=True)

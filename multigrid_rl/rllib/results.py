@@ -94,8 +94,8 @@ def log_iteration(
         count, rows = run.finished.episodes, np.column_stack([run.finished.length, run.finished.returns])
         earlier = newest if newest.shape[1] == rows.shape[1] else rows[:0]  # another stage may have other seats
         newest = np.concatenate([earlier, rows])[-window:]
-    for place, steps in ((keys.NUM_ENV_STEPS_SAMPLED, env_steps), (keys.NUM_EPISODES, count)):
-        _count(metrics, (keys.ENV_RUNNER_RESULTS, place), steps, fast=place == keys.NUM_ENV_STEPS_SAMPLED)
+    _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_ENV_STEPS_SAMPLED), env_steps, fast=True)
+    _count(metrics, (keys.ENV_RUNNER_RESULTS, keys.NUM_EPISODES), count)
     module_steps = dict.fromkeys(run.specs.modules, 0)
     for agent in run.specs.agents:
         steps = run.agent_steps[agent.name]

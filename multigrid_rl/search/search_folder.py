@@ -188,8 +188,8 @@ class SearchFolder:
         except OSError as error:
             raise ConfigError(expected(path, "a folder that can be made", error.strerror)) from error
         folder = cls(path, request, circumstances())
-        folder.write_text(_REQUEST, yaml.safe_dump(request.as_data(), sort_keys=False))
-        folder.write_text("provenance.json", json.dumps(folder.provenance, indent=1) + "\n")
+        write_atomic(path / _REQUEST, yaml.safe_dump(request.as_data(), sort_keys=False).encode())
+        write_atomic(path / "provenance.json", (json.dumps(folder.provenance, indent=1) + "\n").encode())
         return folder
 
     @classmethod
@@ -310,7 +310,3 @@ class SearchFolder:
                 leftover.unlink(missing_ok=True)
             self.__dict__.pop("study", None)  # the next access reads the file again
             yield
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a file atomically."""
-        write_atomic(self.path / name, text.encode())

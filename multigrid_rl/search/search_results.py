@@ -10,7 +10,7 @@ import yaml
 
 from multigrid_rl.config.overrides import put, written
 from multigrid_rl.config.recipes import GROUPS, expand_overrides
-from multigrid_rl.files import csv_text, markdown_table
+from multigrid_rl.files import csv_text, markdown_table, write_atomic
 from multigrid_rl.search.plans import Outcome, Score, ThreeStageSettings, Winner, ranked, winner_of
 from multigrid_rl.search.search_folder import SearchFolder
 from multigrid_rl.text import program
@@ -43,10 +43,11 @@ def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> Search
 
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
     """Write the page, the table and, if there is a winner, its recipe."""
-    folder.write_text(REPORT, as_markdown(folder, result))
-    folder.write_text(TRIALS, csv_text([row_of(folder, outcome) for outcome in result.outcomes]))
+    write_atomic(folder.path / REPORT, as_markdown(folder, result).encode())
+    rows = [row_of(folder, outcome) for outcome in result.outcomes]
+    write_atomic(folder.path / TRIALS, csv_text(rows).encode())
     if result.winner is not None:
-        folder.write_text(WINNER, as_recipe(folder, result.winner))
+        write_atomic(folder.path / WINNER, as_recipe(folder, result.winner).encode())
 
 
 def row_of(folder: SearchFolder, outcome: Outcome) -> dict[str, str]:

@@ -85,14 +85,18 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
     """Run a search and print its progress; returns the result, and whether it was interrupted.
 
     Raises:
-        ConfigError: the folder is in use or damaged, or a node of the cluster cannot use it.
+        ConfigError: the folder is in use or damaged, the cluster does not answer, or a node of it cannot take part.
         RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
     screen, request, space = live_console(), folder.request, folder.request.space
     try:
         with ExitStack() as stack:
             # Ray before the signal handlers, since it installs one.
-            lines = stack.enter_context(connect_to_cluster(folder, address)) if address else []
+            lines: list[str] = []
+            if address:
+                cluster = space.config.cluster.model_copy(update={"address": address})
+                stack.enter_context(ray_session(space.config.model_copy(update={"cluster": cluster})))
+                lines = find(PREFLIGHTS, "nodes")(folder.path, stages_of(space.config), trials=True)
             stack.enter_context(ray_session())
             cpus = "as many as the cluster has CPUs" if address else available_cpus()
             head = [
@@ -118,18 +122,6 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
     for line in closing_lines(folder, result):
         screen.print(line, markup=False)
     return result, stopped
-
-
-@contextmanager
-def connect_to_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
-    """Connect to a cluster and check that its nodes can run trials of a search; yields lines to print.
-
-    Raises ``ConfigError``: the cluster does not answer, or a node cannot take part.
-    """
-    config = folder.request.space.config
-    cluster = config.cluster.model_copy(update={"address": address})
-    with ray_session(config.model_copy(update={"cluster": cluster})):
-        yield find(PREFLIGHTS, "nodes")(folder.path, stages_of(config), trials=True)
 
 
 class SearchRun(Searcher, tune.Stopper):

@@ -5,16 +5,16 @@ Only the server has a game engine: a page draws frames and sends actions. Cells 
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse
 
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.show.captions import ACTION_WORDS
-from multigrid_rl.show.live import HEADERS, POLL_S, POLLS_PER_SIGN, address, application, listen, same_origin, serve
+from multigrid_rl.show.live import HEADERS, POLL_S, address, application, event_stream, listen, same_origin, serve
 from multigrid_rl.show.page import render
 from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.show.replay import Pack, frame_rows
@@ -101,32 +101,44 @@ class Table:
         """Begin the next game."""
         self._session.restart()
 
+    async def notify(self) -> None:
+        """Let the page ask for a newer step."""
+        async with self.changed:
+            self.version += 1
+            self.changed.notify_all()
 
-class Answers:
-    """Answers to a browser: the page, the newest step, and actions."""
+    async def newest_version(self, sent: Any) -> int:
+        """Wait a while for a step after the version that was ``sent``; play one if it is due."""
+        with suppress(TimeoutError, asyncio.TimeoutError):  # identical since Python 3.11
+            async with self.changed:
+                await asyncio.wait_for(self.changed.wait_for(lambda: self.version != sent), POLL_S)
+        if sent == self.version and self.step_is_due:
+            self.advance()
+            await self.notify()
+        return self.version
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
 
-    async def page(self, _: Any) -> Any:
-        """Return the page."""
-        about = self._table.constant_data()
-        lead = f"{about['goal']} " + ", ".join(
-            map(" ".join, zip(about["specs"][0]["seats"], about["players"], strict=True))
-        )
-        title = f"You play {about['seat']}"
+def app_of(table: Table) -> Any:
+    """Return the application: the page, the newest step, actions, and a stream with an event for each newer step."""
+
+    def answer(content: dict[str, Any], status: int = 200) -> Any:
+        return JSONResponse(content, status, headers=HEADERS)
+
+    async def page(_: Any) -> Any:
+        about = table.constant_data()
+        seats = ", ".join(map(" ".join, zip(about["specs"][0]["seats"], about["players"], strict=True)))
+        title, lead = f"You play {about['seat']}", f"{about['goal']} {seats}"
         text = render("play.html", live=True, kind="Game", title=title, lead=lead, data=about)
         return HTMLResponse(text, headers=HEADERS)
 
-    async def newest_step(self, _: Any) -> Any:
-        """Return the newest step."""
-        return self._answer(self._table.newest_step())
+    async def newest_step(_: Any) -> Any:
+        return answer(table.newest_step())
 
-    async def take_action(self, request: Any) -> Any:
+    async def take_action(request: Any) -> Any:
         """Take an action or a restart; returns the newest step."""
         if not same_origin(request):
-            return self._answer({"error": "origin: expected a page of this server"}, 403)
-        table, has_changed = self._table, True
+            return answer({"error": "origin: expected a page of this server"}, 403)
+        has_changed = True
         try:
             message = await request.json()
             if message.get("restart"):
@@ -134,52 +146,15 @@ class Answers:
             else:
                 has_changed = table.act(*(int(message[key]) for key in ("action", "game", "step")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return self._answer({"error": str(error)}, 400)
+            return answer({"error": str(error)}, 400)
         if has_changed:
-            await self._notify()
-        return self._answer(table.newest_step())
+            await table.notify()
+        return answer(table.newest_step())
 
-    async def events(self, request: Any) -> Any:
-        """Return a stream with an event for each newer step."""
-        return StreamingResponse(self._steps(request), media_type="text/event-stream", headers=HEADERS)
+    async def events(request: Any) -> Any:
+        return event_stream(request, "step", table.newest_version)
 
-    async def _steps(self, request: Any) -> AsyncIterator[str]:
-        table, sent_version, polls = self._table, -1, 0
-        while not request.app.state.ending():
-            if sent_version == table.version:
-                await self._wait_for_step(sent_version)
-            polls += 1
-            if sent_version != table.version:
-                sent_version = table.version
-                yield "event: step\ndata:\n\n"
-            elif polls % POLLS_PER_SIGN == 0:
-                yield ": \n\n"
-
-    async def _wait_for_step(self, sent_version: int) -> None:
-        """Wait a while for a step after ``sent_version``; play one if it is due."""
-        table = self._table
-        with suppress(TimeoutError, asyncio.TimeoutError):  # identical since Python 3.11
-            async with table.changed:
-                await asyncio.wait_for(table.changed.wait_for(lambda: table.version != sent_version), POLL_S)
-        if sent_version == table.version and table.step_is_due:
-            table.advance()
-            await self._notify()
-
-    async def _notify(self) -> None:
-        async with self._table.changed:
-            self._table.version += 1
-            self._table.changed.notify_all()
-
-    @staticmethod
-    def _answer(content: dict[str, Any], status: int = 200) -> Any:
-        return JSONResponse(content, status, headers=HEADERS)
-
-
-def app_of(table: Table) -> Any:
-    """Return the application."""
-    answers = Answers(table)
-    pages = {"/": answers.page, "/shown": answers.newest_step, "/events": answers.events}
-    return application(pages, {"/sent": answers.take_action})
+    return application({"/": page, "/shown": newest_step, "/events": events}, {"/sent": take_action})
 
 
 def browser(

@@ -49,7 +49,7 @@ class AgentLine(NamedTuple):
     seat: str
     player: str  # name of its player
     words: str  # "pick up, picks up its key"
-    total: float | None  # canonical return so far; None where it is hidden
+    total: float  # canonical return so far
     out: bool  # it has been eliminated
 
 
@@ -152,7 +152,7 @@ class Strip:
     def _agent(self, draw: Any, row: int, line: AgentLine) -> None:
         colour = SOFT if line.out else _TEAM_INKS.get(line.seat.partition("_")[0], INK)
         # Rounded, then added to zero: never "-0.00".
-        total = ("" if line.total is None else f"{round(line.total, 2) + 0.0:+.2f}", self._bold, INK)
+        total = (f"{round(line.total, 2) + 0.0:+.2f}", self._bold, INK)
         names = [f"{line.seat} {shortened(line.player)}", line.seat]
         # Where both do not fit, the player's name is left out: the events matter more.
         room = self._width - 3 * self._pad - self._bold.getlength(total[0])

@@ -31,6 +31,7 @@ def cup_page(results: CupResults) -> str:
     by_name = {entry.name: _public(entry) for entry in results.entries}
     places = {row.name: f"rank {row.rank}" for row in results.table}
     content = {
+        "title": cup_title(results),
         "lead": "",
         "cup": results,
         "unranked": [by_name[name] for name in results.unranked],
@@ -54,7 +55,6 @@ def _cup(results: CupResults, packed: "PackedGames", **content: Any) -> str:
     return render(
         "cup.html",
         kind=f"Cup \u00b7 {results.scenario}",
-        title=cup_title(results),
         first=first,
         other=other,
         decided=_DECIDED,
@@ -80,7 +80,6 @@ def _leaderboard(results: CupResults, **content: Any) -> str:
     return render(
         "leaderboard.html",
         kind=f"{'Cup' if has_opponents else 'Leaderboard'} \u00b7 {results.scenario}",
-        title=cup_title(results),
         rows=rows,
         sides=list(dict.fromkeys(side for row in rows for side in row.sides)),
         scale=Scale.around(rows),

@@ -26,7 +26,7 @@ from multigrid_rl.show.words import percent, plural, short, thousands
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.
-BLUE, VERMILLION, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#9a9a9a"
+BLUE, VERMILLION, BLACK = "#0072B2", "#D55E00", "#000000"
 SMALL, NORMAL, LARGE = 11, 13, 16  # points
 DPI = 120
 _STEPS = FuncFormatter(lambda steps, _: thousands(steps))
@@ -185,13 +185,13 @@ class Chart(NamedTuple):
         }
 
 
-def thin(series: Series, points: int = POINTS) -> Series:
-    """Return at most ``points`` of a line: the lowest and the highest of each stretch, so that no spike is lost."""
+def thin(series: Series) -> Series:
+    """Return at most :data:`POINTS` of a line: the lowest and the highest of each stretch, so that no spike is lost."""
     length = len(series.values)
-    if length <= points:
+    if length <= POINTS:
         return series
     selected = {0, length - 1}
-    for start, end in pairwise(np.linspace(0, length, points // 2, dtype=int).tolist()):
+    for start, end in pairwise(np.linspace(0, length, POINTS // 2, dtype=int).tolist()):
         part = series.values[start:end]
         selected |= {int(start + part.argmin()), int(start + part.argmax())}
     rows = np.array(sorted(selected))

@@ -6,13 +6,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import typer
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -62,6 +63,26 @@ def same_origin(request: Any) -> bool:
     """Return whether a request comes from a page of this server, by its browser's headers."""
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
+
+
+def event_stream(request: Any, event: str, newest: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Return a stream with an ``event`` for each newer state of what the page shows.
+
+    ``newest``: waits a while for another state than the one that was sent, ``None`` at first; returns the newest one.
+    """
+
+    async def lines() -> AsyncIterator[str]:
+        sent, polls = None, 0
+        while not request.app.state.ending():
+            state = await newest(sent)
+            polls += 1
+            if state != sent:
+                sent = state
+                yield f"event: {event}\ndata:\n\n"
+            elif polls % POLLS_PER_SIGN == 0:
+                yield ": \n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers=HEADERS)
 
 
 def listen(port: int | None) -> socket.socket:
@@ -157,25 +178,18 @@ def app_of(run: LiveRun) -> Any:
     async def page(_: Any) -> Any:
         return HTMLResponse(await asyncio.to_thread(run.page), headers=HEADERS)
 
-    async def events(request: Any) -> Any:
-        async def state_changes() -> AsyncIterator[str]:
-            sent_state, polls = "", 0
-            while not request.app.state.ending():
-                state = await asyncio.to_thread(run.state)
-                if state != sent_state:
-                    sent_state = state
-                    yield "event: report\ndata:\n\n"
-                elif polls % POLLS_PER_SIGN == 0:
-                    yield ": \n\n"
-                polls += 1
-                await asyncio.sleep(POLL_S)
+    async def newest_state(sent: Any) -> str:
+        if sent is not None:
+            await asyncio.sleep(POLL_S)
+        return await asyncio.to_thread(run.state)
 
-        return StreamingResponse(state_changes(), media_type="text/event-stream", headers=HEADERS)
+    async def events(request: Any) -> Any:
+        return event_stream(request, "report", newest_state)
 
     return application({"/": page, "/events": events})
 
 
-def watch_run(folder: Path, port: int | None, say: Any) -> None:
+def watch_run(folder: Path, port: int | None) -> None:
     """Serve the page of a run until Ctrl-C, stepping back for the run.
 
     Raises ``ConfigError``: no run, a port in use.
@@ -186,7 +200,7 @@ def watch_run(folder: Path, port: int | None, say: Any) -> None:
     if not (folder / "config.yaml").is_file():
         raise ConfigError(expected(folder, "the folder of a run", "no config.yaml in it"))
     app, listening = app_of(LiveRun(folder)), listen(port)
-    say(f"{address(listening)} shows {folder} while it runs; Ctrl-C ends the page, not the run")
+    typer.echo(f"{address(listening)} shows {folder} while it runs; Ctrl-C ends the page, not the run")
     os.nice(19)  # on busy cores it gets a seventieth of one
     serve(app, listening)
 

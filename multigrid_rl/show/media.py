@@ -3,7 +3,6 @@
 import logging
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.show import EPISODES
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.run_data import GAMES_SEED
-from multigrid_rl.show.video import Film, pictures, short_film, write_film
+from multigrid_rl.show.video import Film, film_bytes, pictures, short_film
 from multigrid_rl.text import ConfigError, one_line
 from multigrid_rl.types import RunError
 
@@ -36,10 +35,6 @@ class Media:
     They are a separate run in TensorBoard, ``tensorboard/media``, since it reads one file of a folder at a time. Where
     episodes cannot be played or drawn, the run goes on without them, with one warning.
     """
-
-    @classmethod
-    def check(cls) -> None:
-        """Do nothing: the package's own dependencies are enough."""
 
     def begin(self, folder: Path, values: dict[str, Any]) -> None:  # noqa: ARG002 - as other trackers
         """Wait for the first checkpoint that is not there yet."""
@@ -87,12 +82,8 @@ class Media:
 
 def _image(tag: str, film: Film) -> Summary.Value:
     """Return a film as TensorBoard's image: an animated GIF moves there."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "film.gif"
-        written = write_film(film, path)
-        image = Summary.Image(
-            height=written.height, width=written.width, colorspace=3, encoded_image_string=path.read_bytes()
-        )
+    written, content = film_bytes(film, ".gif")
+    image = Summary.Image(height=written.height, width=written.width, colorspace=3, encoded_image_string=content)
     return Summary.Value(tag=tag, image=image)
 
 

@@ -70,7 +70,11 @@ def find_other_players(
     weights = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
     opponent_name = opponent or max(weights, key=lambda name: weights[name])
     for team_name in dict.fromkeys(map(spec.team_of, opponent_seats)):
-        players |= _team(catalogue, opponent_name, spec, team_name)
+        if opponent_name not in catalogue.names() and Path(opponent_name).is_dir():
+            seats = spec.seats_of(team_name)
+            players |= seat_players(spec, {s: (_load_seat(catalogue, opponent_name, spec, s),) for s in seats})
+        else:
+            players |= team_players(catalogue, opponent_name, spec, team_name)
     names |= {s: _display_name(opponent_name, players.get(s) or players[spec.team_of(s)]) for s in opponent_seats}
     for s in mates:
         players[s] = _mate(catalogue, mate, opponent_name, spec, s)
@@ -91,12 +95,6 @@ def _load_seat(catalogue: Catalogue, name: str, spec: Seats, seat: str) -> Loade
     if player is None:
         raise PlayerError(expected(name, f"a player of {seat} or its counterpart", f"one of {', '.join(players)}"))
     return catalogue.seat(player, spec, seat)
-
-
-def _team(catalogue: Catalogue, name: str, spec: Seats, team: str) -> dict[str, Policy]:
-    if name not in catalogue.names() and Path(name).is_dir():
-        return seat_players(spec, {s: (_load_seat(catalogue, name, spec, s),) for s in spec.seats_of(team)})
-    return team_players(catalogue, name, spec, team)
 
 
 def _mate(catalogue: Catalogue, name_given: str | None, default: str, spec: Seats, seat: str) -> Policy:

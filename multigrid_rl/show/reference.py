@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import written
@@ -29,13 +29,8 @@ GRID_POINTS = 101
 ALWAYS = ("episode_len_mean", "return_mean/", "win/")
 
 
-class _FileModel(BaseModel):
-    """The part of a file that is drawn; further fields are for its readers."""
-
-    model_config = ConfigDict(frozen=True)
-
-
-class Band(_FileModel):
+# These models read the part of a file that is drawn; further fields are for its readers.
+class Band(BaseModel, frozen=True):
     """One metric over seeds at every grid point."""
 
     median: list[float]
@@ -43,14 +38,14 @@ class Band(_FileModel):
     p90: list[float]
 
 
-class SeedRun(_FileModel):
+class SeedRun(BaseModel, frozen=True):
     """One run behind a reference."""
 
     seed: int
     steps_to_held: dict[str, int | None]
 
 
-class Reference(_FileModel):
+class Reference(BaseModel, frozen=True):
     """Reference curves of a recipe."""
 
     format: int = Field(default=1, ge=1, le=1)

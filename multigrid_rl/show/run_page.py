@@ -75,15 +75,10 @@ def verdict_title(report: RunReport) -> str:
 
 def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     metric, first, reference = row["metric"], row["first_held"], report.reference
-    return Chart(
-        title=metric_title(metric),
-        unit=_unit(report, metric),
-        lines=(Line("this run", report.run.series[metric]),),
-        x_max=report.run.env_steps,
+    return _chart(report, metric_title(metric), _unit(report, metric), {metric: "this run"})._replace(
         gate=Gate(metric, row["comparison"], row["bound"], row["hold"], row["share"], row["window"]),
         held=(max(first["env_steps"] - row["window"], 0), first["env_steps"]) if first else None,
         under=(reference, metric) if reference is not None and metric in reference.metrics else None,
-        steps=report.steps,
     )
 
 

@@ -168,11 +168,15 @@ def page_film(drawing: GameDrawing, label: str) -> PageFilm:
     film, speed = short_film(drawing, label, _PAGE_PICTURES)
     LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
     rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
+    _, content = film_bytes(film, ".mp4", quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
+    return PageFilm(label, drawing.total, drawing.record.steps, speed, base64.b64encode(content).decode("ascii"))
+
+
+def film_bytes(film: Film, suffix: str, **options: Any) -> tuple[VideoFile, bytes]:
+    """Return a film as the content of a file; options and errors as of :func:`write_film`."""
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "film.mp4"
-        write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
-        data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return PageFilm(label, drawing.total, drawing.record.steps, speed, data)
+        path = Path(folder, f"film{suffix}")
+        return write_film(film, path, **options), path.read_bytes()
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> VideoFile:

@@ -57,7 +57,7 @@ def watch(
 
     if web:
         one_thread()
-        live.watch_run(folder, port, typer.echo)
+        live.watch_run(folder, port)
         return
     if port is not None:
         raise refused("--port", "nothing without --web", port)

@@ -58,8 +58,8 @@ def rounded(value: float) -> str:
 
 def signed(value: float) -> str:
     """Return ``+0.21`` or, with a real minus, ``−0.21``."""
-    text = f"{value:+.2f}".replace("-", "\u2212")
-    return text.replace("\u2212", "").replace("+", "") if float(f"{value:.2f}") == 0 else text
+    text = f"{value:+.2f}"
+    return "0.00" if float(text) == 0 else text.replace("-", "\u2212")
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -14,12 +14,14 @@ from multigrid_rl.config.scenario import EnvironmentKind, OneAgent
 from multigrid_rl.envs.base import AGENT, TEAM, Episodes, single_agent_step
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import MAX_CHOICES, AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
-from multigrid_rl.walkers.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
+from multigrid_rl.walkers.unity_peer import ENGINE, MESSAGES, RESET, STEP, UnityPeer, side_channels
 
 #: Name for the only behaviour of an environment.
 ANY = "any"
 #: Arguments in ``env_args`` that are not settings of the engine.
 _OTHER_ARGS = ("width", "height", "no_graphics", "parameters", "timeout_s", "areas", "args")
+#: Rewards (N,), final observations (N, D), terminations and truncations (N,) of a step.
+_Outcome: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
 #: Connected peers by port: Unity connects once, but environments may be built more than once.
 _PEERS: dict[int, UnityPeer] = {}
 
@@ -45,7 +47,7 @@ class UnityEnvs(Episodes):
         self._turn = np.zeros(count, np.bool_)
         self._order: list[int] = []
         self._returns[:], self._length[:] = 0.0, 0
-        self._receive(self._peer.exchange(RESET, side_channel=self._setup), *self._nothing())
+        self._receive(self._peer.exchange(RESET, side_channel=self._setup), self._nothing())
         return self.observations()
 
     def deciding(self) -> dict[str, NDArray[np.bool_]]:
@@ -65,27 +67,21 @@ class UnityEnvs(Episodes):
         self._length += mask
         self._clock.begin()
         kind = "continuous_actions" if isinstance(self._spec.action_space, spaces.Box) else "discrete_actions"
-        chosen = [messages()["AgentAction"](**{kind: actions[AGENT][place].tolist()}) for place in self._order]
-        rewards, final, terminated, truncated = self._nothing()
+        chosen = [MESSAGES["AgentAction"](**{kind: actions[AGENT][place].tolist()}) for place in self._order]
+        rewards, final, terminated, truncated = outcome = self._nothing()
         self._obs, self._turn = self._obs.copy(), np.zeros(self.num_envs, np.bool_)
         while not (self._turn.any() or (terminated | truncated).any()):
             output, chosen = self._peer.exchange(STEP, {self._behavior: chosen}), []
-            self._receive(output, rewards, final, terminated, truncated)
+            self._receive(output, outcome)
         self._clock.lap("engine")
         return single_agent_step(self._obs, final, rewards, mask[:, None], (terminated, truncated))
 
-    def _nothing(self) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+    def _nothing(self) -> _Outcome:
         count = self.num_envs
         return np.zeros(count), np.zeros_like(self._obs), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
 
-    def _receive(
-        self,
-        output: Any,
-        rewards: NDArray[np.float64],
-        final: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-    ) -> None:
+    def _receive(self, output: Any, outcome: _Outcome) -> None:
+        rewards, final, terminated, truncated = outcome
         infos = output.rl_output.agentInfos[self._behavior].value
         self._order = []
         for info in sorted(infos, key=lambda info: not info.done):  # places become free before new agents take them

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -69,17 +68,11 @@ _FIELDS = {
     "UnityOutput": "Output rl_output 1, InitialOutput rl_initialization_output 2",
     "UnityMessage": "Header header 1, UnityOutput unity_output 2, UnityInput unity_input 3",
 }
-_BUILDING = threading.Lock()
+_SCALARS = ("int32", "string", "float", "bool", "bytes")
 
 
-def messages() -> dict[str, Any]:
-    """Return the classes of all messages, by name: the same ones in every thread."""
-    with _BUILDING:  # two threads at once would build two sets, which protobuf does not mix
-        return _messages()
-
-
-@lru_cache(maxsize=1)
 def _messages() -> dict[str, Any]:
+    """Build the classes of all messages, by name."""
     file = descriptor_pb2.FileDescriptorProto(name="multigrid_rl/unity.proto", package=_PACKAGE, syntax="proto3")
     kinds = {name: getattr(descriptor_pb2.FieldDescriptorProto, "TYPE_" + name.upper()) for name in _SCALARS}
     for name, fields in _FIELDS.items():
@@ -91,9 +84,6 @@ def _messages() -> dict[str, Any]:
     pool.Add(file)
     find = pool.FindMessageTypeByName
     return {name: message_factory.GetMessageClass(find(f"{_PACKAGE}.{name}")) for name in _FIELDS}
-
-
-_SCALARS = ("int32", "string", "float", "bool", "bytes")
 
 
 def _add_field(message: Any, kind: str, name: str, number: int, kinds: Mapping[str, int]) -> None:
@@ -110,6 +100,10 @@ def _add_field(message: Any, kind: str, name: str, number: int, kinds: Mapping[s
         field.type = kinds[base]
     else:
         field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{base}"
+
+
+#: Classes of all messages, by name: one set, as protobuf does not mix two.
+MESSAGES = _messages()
 
 
 def side_channels(engine: Mapping[str, float], parameters: Mapping[str, float]) -> bytes:
@@ -166,7 +160,7 @@ class UnityPeer:
         self._timeout_s = timeout_s
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()
-        self._message = messages()["UnityMessage"]
+        self._message = MESSAGES["UnityMessage"]
         self._program: subprocess.Popen[bytes] | None = None
         handler = grpc.unary_unary_rpc_method_handler(
             self._exchange, self._message.FromString, self._message.SerializeToString
@@ -223,7 +217,7 @@ class UnityPeer:
 
     def _handshake(self, seed: int, areas: int) -> Any:
         """Exchange versions; returns Unity's first message."""
-        first, kinds = self._receive(), messages()
+        first, kinds = self._receive(), MESSAGES
         version = first.rl_initialization_output.communication_version
         digits = version.split(".")
         if not all(part.isdecimal() for part in digits) or not _OLDEST <= tuple(map(int, digits)) < (2,):
@@ -241,7 +235,7 @@ class UnityPeer:
 
         Raises ``RunError``: it does not answer; the connection is closed then.
         """
-        request = messages()["Input"](command=command, side_channel=side_channel)
+        request = MESSAGES["Input"](command=command, side_channel=side_channel)
         for name, rows in (actions or {}).items():
             request.agent_actions[name].value.extend(rows)
         self._answer(rl_input=request)
@@ -257,7 +251,7 @@ class UnityPeer:
             return
         self.closed = True
         atexit.unregister(self.close)
-        self._answer(_OVER, rl_input=messages()["Input"](command=QUIT))
+        self._answer(_OVER, rl_input=MESSAGES["Input"](command=QUIT))
         self._server.stop(grace=1).wait(5)
         if self._program is not None:
             try:

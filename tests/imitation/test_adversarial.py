@@ -21,11 +21,11 @@ from updates import PPO
 
 HOW = Estimator(0.9, 0.95)
 GAIL = AdversarialConfig(
-    "gail", (64,), 3e-3, 5, 64, payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False,
-    estimator=HOW, seed=3,
+    kind="gail", hidden=(64,), lr=3e-3, steps=5, minibatch_size=64,
+    payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False, estimator=HOW, seed=3,
 )  # fmt: skip
-AIRL = replace(GAIL, kind="airl", payoff="logit")
-STEADY = replace(GAIL, payoff="logit", gradient_penalty=1.0)
+AIRL = GAIL.model_copy(update={"kind": "airl", "payoff": "logit"})
+STEADY = GAIL.model_copy(update={"payoff": "logit", "gradient_penalty": 1.0})
 CPU = torch.device("cpu")
 SHOWN = np.array([-1.0, 0.8], np.float32)
 
@@ -82,13 +82,13 @@ def test_gail_rewards_expert_like_steps():
 
 
 def test_gail_pays_logit_if_configured():
-    net, steps = Discriminator(3, 2, replace(GAIL, payoff="logit")), steps_of()
+    net, steps = Discriminator(3, 2, GAIL.model_copy(update={"payoff": "logit"})), steps_of()
     chance = torch.sigmoid(net(steps))
     torch.testing.assert_close(net.rewards(steps), torch.log(chance) - torch.log(1 - chance))
 
 
 def test_airl_pays_f_alone_if_configured():
-    net, whole = Discriminator(3, 2, replace(AIRL, payoff="f")), Discriminator(3, 2, AIRL)
+    net, whole = Discriminator(3, 2, AIRL.model_copy(update={"payoff": "f"})), Discriminator(3, 2, AIRL)
     steps = steps_of()
     torch.testing.assert_close(net.rewards(steps), whole.rewards(steps) + steps.logp)
     torch.testing.assert_close(net(steps), whole(steps))
@@ -183,7 +183,7 @@ def of_itself(log_std: float) -> Shown:
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
 def test_nothing_tells_clipped_policy_from_itself(config):
     """Half of the draws lie beyond a bound: the expert's are recorded at it."""
-    collector, _, update = parts(replace(config, minibatch_size=256), log_std=0.0, expert=of_itself(0.0))
+    collector, _, update = parts(config.model_copy(update={"minibatch_size": 256}), log_std=0.0, expert=of_itself(0.0))
     adversary, seen = update.adversaries[AGENT], []
     for _ in range(60):
         batch = estimate(collector.collect()[AGENT], HOW)
@@ -196,7 +196,7 @@ def test_nothing_tells_clipped_policy_from_itself(config):
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
 def test_policy_learns_to_imitate(learning, config):
     """The environment pays the sum of an action; what was shown pays little, and nothing of it is told."""
-    collector, net, update = parts(replace(config, allow_variable_horizon=True), seed=learning.seed)
+    collector, net, update = parts(config.model_copy(update={"allow_variable_horizon": True}), seed=learning.seed)
 
     def distance() -> float:
         with torch.no_grad():
@@ -217,7 +217,7 @@ def test_rejects_early_ends_unless_allowed():
     collector, _, update = parts(GAIL, ends=3)
     with pytest.raises(RunError, match=message % "the policy's episodes"):
         once(collector, update)
-    collector, net, update = parts(replace(GAIL, allow_variable_horizon=True), ends=3)
+    collector, net, update = parts(GAIL.model_copy(update={"allow_variable_horizon": True}), ends=3)
     once(collector, update)
     early = shown()._replace(terminated=np.arange(400) % 4 == 3)
     space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}

@@ -14,16 +14,17 @@ from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE
-from multigrid_rl.imitation.cloning import Cloning, CloningConfig, play_out
+from multigrid_rl.imitation.cloning import Cloning, play_out
 from multigrid_rl.imitation.demonstrations import Episode, write
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.models.registry import fingerprint, network_of
 from multigrid_rl.tables import HEADS
-from multigrid_rl.types import AgentSpec, Schedule
+from multigrid_rl.types import AgentSpec
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,))
 ACTS = gym.spaces.Box(-np.ones(2, np.float32), np.ones(2, np.float32))
 AGENT = AgentSpec("a", "a", ("a",), OBS, ACTS)
+RATES = ["train.lr=1e-2", "train.lr_final=1e-3"]
 FACTS = {"who": "me", "scenario": "x", "observation": {"size": 3}, "actions": {"low": [-1, -1], "high": [1, 1]}}
 
 
@@ -45,12 +46,12 @@ def folder(tmp_path_factory):
 def cloning_of(folder, head: str | None, net=None, **changes) -> Cloning:
     architecture = {"name": "mlp", "hidden": [32], "activation": "tanh", "normalise": True, "log_std": -1.0}
     net = net or network_of(AGENT, {**architecture, "head": head, "head_size": head and HEADS[head].size})
-    options = {"held_out": 0.1, "batch_size": 1800, "minibatch_size": 100, "weight_decay": 0.0, "grad_clip": 10.0}
-    lr = Schedule(1e-2, 1e-3, 8000)
-    config = CloningConfig(
-        data=str(folder), env_steps=1800, play_every=10**9, lr=lr, **{"seed": 1, **options, **changes}
-    )
-    return Cloning({"a": net}, {"a": ACTS}, config, torch.device("cpu"))
+    seed = changes.pop("seed", 1)
+    options = {"held_out": 0.1, "play_every": 10**9, **changes}
+    batch = ["train.num_envs=1", "train.num_steps=1800", "train.minibatch_size=100", "train.until=8000"]
+    overrides = [f"train.cloning.{key}={value}" for key, value in options.items()]
+    config = compose(["scenario=halfcheetah", "train=bc", "data=x", *batch, *RATES, *overrides])
+    return Cloning({"a": net}, {"a": ACTS}, config.train, str(folder), seed, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("head", [None, *HEADS])

@@ -1,7 +1,5 @@
 """Adversarial imitation from kept steps: who pays, what the discriminator reads, exact resume, and what is refused."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -27,10 +25,10 @@ CPU = torch.device("cpu")
 TARGET, SHOWN = "hostile_agents:Target-v0", np.array([-0.5, 0.4], np.float32)
 HOW = Estimator(0.99, 0.95)
 ASKED = AdversarialConfig(
-    "gail", (32,), 1e-3, 8, 32, payoff="logit", gradient_penalty=1.0, allow_variable_horizon=True,
-    estimator=HOW, seed=3,
+    kind="gail", hidden=(32,), lr=1e-3, steps=8, minibatch_size=32,
+    payoff="logit", gradient_penalty=1.0, allow_variable_horizon=True, estimator=HOW, seed=3,
 )  # fmt: skip
-AIRL = replace(ASKED, kind="airl", temperature=0.5)
+AIRL = ASKED.model_copy(update={"kind": "airl", "temperature": 0.5})
 SMALL = [
     "train=dac", "train.num_envs=8", "train.num_steps=4", "train.minibatch_size=32", "train.sac.learning_starts=64",
     "train.adversarial.hidden=[16]", "train.adversarial.steps=4", "model.hidden=[16]",
@@ -51,7 +49,7 @@ def parts(seed: int = 0, asked: AdversarialConfig = ASKED):
     factory = GymnasiumFactory(TARGET, 1)
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), seed)
-    dac = Dac(asked, shown(), {AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU)
+    dac = Dac(asked, shown(), {AGENT: net}, config.train, seed, CPU)
     collector = collector_of(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=4)
     return collector, net, dac
 
@@ -101,7 +99,7 @@ def test_each_gradient_step_is_paid_by_the_discriminator_of_now():
 
 
 def test_discriminator_tells_recorded_from_kept():
-    collector, _, dac = parts(asked=replace(ASKED, gradient_penalty=0.0, steps=100, lr=1e-2))
+    collector, _, dac = parts(asked=ASKED.model_copy(update={"gradient_penalty": 0.0, "steps": 100, "lr": 1e-2}))
     found = once(collector, dac, 32)
     assert found["discriminator_accuracy"] > 0.9
     recorded = torch.from_numpy(SHOWN)[None], torch.ones(1, 1)
@@ -127,7 +125,7 @@ def test_airl_sees_noisy_actions_and_how_likely_they_are_of_the_policy_or_a_wide
 
 @pytest.mark.parametrize("payoff", ["logit", "f"])
 def test_airl_pays_its_logit_of_noisy_actions_or_g_alone(payoff):
-    _, _, dac = parts(asked=replace(AIRL, payoff=payoff))
+    _, _, dac = parts(asked=AIRL.model_copy(update={"payoff": payoff}))
     adversary, obs, zeros = dac.adversaries[AGENT], torch.ones(5, 1), torch.zeros(5)
     actions, rng = torch.rand((5, 2), generator=torch.Generator().manual_seed(2)), adversary._rng.bit_generator
     with torch.no_grad():
@@ -142,9 +140,9 @@ def test_airl_pays_its_logit_of_noisy_actions_or_g_alone(payoff):
 
 def test_rejects_early_ends_unless_allowed():
     with pytest.raises(RunError, match="demonstrations: expected episodes of one length"):
-        parts(asked=replace(ASKED, allow_variable_horizon=False))
+        parts(asked=ASKED.model_copy(update={"allow_variable_horizon": False}))
     collector, _, dac = parts()
-    dac.adversaries[AGENT]._config = replace(ASKED, allow_variable_horizon=False)
+    dac.adversaries[AGENT]._config = ASKED.model_copy(update={"allow_variable_horizon": False})
     with pytest.raises(RunError, match="the policy's episodes: expected episodes of one length"):
         once(collector, dac, 32)
 

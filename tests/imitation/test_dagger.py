@@ -1,6 +1,7 @@
 """An expert labels what a learner visits; training begins with a player, its values alone first."""
 
 from dataclasses import replace
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.imitation.cloning import CloningConfig
 from multigrid_rl.imitation.dagger import Dagger, LabelledSteps, LabellingCollector
 from multigrid_rl.imitation.imitation_trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
@@ -30,6 +30,12 @@ def test_expert_share_decays_from_one():
     assert [falls.beta(k) for k in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
     falls = falls.model_copy(update={"schedule": "exponential"})
     assert [falls.beta(k) for k in (0, 1, 3)] == [1.0, 0.5, 0.125]
+
+
+def learner_of(name, net, space, seed, *overrides) -> Dagger:
+    rates = ["train.lr=0.01", "train.lr_final=null", "train.num_envs=1"]
+    config = compose(["scenario=1v1", "experiment=none", "train=dagger", "expert=random", *rates, *overrides])
+    return Dagger({name: net}, {name: space}, config.train, None, seed, torch.device("cpu"))
 
 
 class Labelling:
@@ -85,12 +91,11 @@ def test_labels_resume_exactly(model):
 @pytest.mark.parametrize("model", ["mlp", "gru"])
 def test_learner_learns_expert_labels(learning, model):
     labelling = Labelling(model, games=8)
-    config = CloningConfig(
-        data=None, held_out=0.0, batch_size=2400, minibatch_size=240, env_steps=240, play_every=10**9, lr=CONSTANT,
-        weight_decay=0.0, grad_clip=10.0, seed=learning.seed,
-    )  # fmt: skip
-    spaces = {"red_0": labelling.factory.specs.agents[0].action_space}
-    learner = Dagger({"red_0": labelling.net}, spaces, config, torch.device("cpu"))
+    batch = ["train.num_steps=240", "train.epochs=10", "train.minibatch_size=240"]
+    learning_of = partial(
+        learner_of, "red_0", labelling.net, labelling.factory.specs.agents[0].action_space, learning.seed, *batch
+    )
+    learner = learning_of()
     losses = []
     for k in range(4):
         labelling.collect(0.5)
@@ -101,7 +106,7 @@ def test_learner_learns_expert_labels(learning, model):
     learning.check("gain", losses[0] - losses[-1], above=0.15)
     assert len(learner.known["red_0"].active.reshape(-1)) == 960
     # What comes next follows from weights, labels and the steps before.
-    twin = Dagger({"red_0": labelling.net}, spaces, config, torch.device("cpu"))
+    twin = learning_of()
     twin.set_state(state)
     assert (twin._rows("red_0", 720).obs == learner._rows("red_0", 720).obs).all()
     assert (twin._rows("red_0", 720).obs != learner._rows("red_0", 960).obs).any()
@@ -169,11 +174,8 @@ def test_only_values_learn_during_warm_up(kind, apart):
 def test_a_players_normaliser_counts_as_what_it_was_measured_on():
     factory = GymnasiumFactory("hostile_agents:Target-v0", 1)
     net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [4], "normalise": True})
-    config = CloningConfig(
-        data=None, held_out=0.0, batch_size=8, minibatch_size=8, env_steps=8, play_every=10**9, lr=CONSTANT,
-        weight_decay=0.0, grad_clip=10.0, seed=0,
-    )  # fmt: skip
-    learner = Dagger({"agent_0": net}, {"agent_0": factory.specs.agents[0].action_space}, config, torch.device("cpu"))
+    space = factory.specs.agents[0].action_space
+    learner = learner_of("agent_0", net, space, 0, "train.num_steps=8", "train.minibatch_size=8")
     net.normaliser.set_statistics(np.array([3.0]), np.array([2.0]))
     learner.begin_with({"agent_0": net.state_dict()}, 3 * 10**6)
     rows = np.full((10**6, 1), 7.0, np.float32)

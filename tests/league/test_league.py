@@ -96,7 +96,7 @@ def test_league_plays_nash_mixture_of_recorded_wins():
     other.set_state(one.get_state())
     other.redraw(2500)
     assert other.weights == one.weights
-    one.lose(3)
+    one.lost.append(3)
     one.redraw(3000)
     assert one.weights[2] == pytest.approx(0.5)
 
@@ -262,7 +262,7 @@ def test_redraws_on_schedule():
 
 def test_lost_snapshot_is_neither_played_nor_counted():
     one = with_snapshots(2)
-    one.lose(2)
+    one.lost.append(2)
     one.redraw(2000)
     assert set(one.weights) == {0, 1, 3}
     assert one.metrics()["league/size"] == 3
@@ -271,7 +271,7 @@ def test_lost_snapshot_is_neither_played_nor_counted():
 def test_state_restores_league_completely():
     one = with_snapshots(9)
     one.record(np.array([0, 2, 5], np.int16), np.array([1.0, 0.5, 0.0]))
-    one.lose(4)
+    one.lost.append(4)
     one.redraw(9000)
     two = league()
     two.set_state(one.get_state())

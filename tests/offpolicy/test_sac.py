@@ -34,7 +34,7 @@ def learner(seed: int = 0, **sac: object):
     factory = GymnasiumFactory(TARGET, 1)
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), seed)
-    return Sac({AGENT: net}, {AGENT: agent.action_space}, config.train, seed, CPU), net, config, factory
+    return Sac({AGENT: net}, config.train, seed, CPU), net, config, factory
 
 
 def played(rows: int = 3):
@@ -123,7 +123,7 @@ def test_actions_are_kept_in_units_of_their_bounds():
     factory = GymnasiumFactory("Pendulum-v1", 2)
     (agent,) = factory.specs.agents
     net = network_of(agent, config.model.model_dump(), 0)
-    sac = Sac({AGENT: net}, {AGENT: agent.action_space}, config.train, 0, CPU)
+    sac = Sac({AGENT: net}, config.train, 0, CPU)
     collector = collector_of(factory.build(2, 0), factory.specs, {AGENT: net}, seed=0, first=0, steps=50)
     rollout = collector.collect()[AGENT]
     sac.agents[AGENT].add(estimate(rollout, Estimator(0.99, 0.95)), [collector.paths()[AGENT]])

@@ -47,7 +47,7 @@ def test_what_cannot_be_drawn_costs_one_warning(tmp_path, monkeypatch, caplog):
     def refuse(*_, **__):
         raise ConfigError("no picture")
 
-    monkeypatch.setattr("multigrid_rl.show.media.write_film", refuse)
+    monkeypatch.setattr("multigrid_rl.show.media.film_bytes", refuse)
     verdict, _ = tiny_run(tmp_path / "run", *CARTPOLE, "tracking=tensorboard-media")
     assert verdict["ended"] == "until"
     warned = [line for line in caplog.messages if "tensorboard-media" in line]

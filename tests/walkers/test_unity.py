@@ -4,8 +4,6 @@ import os
 import struct
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +21,8 @@ from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import StepCollector, collector_of
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError
-from multigrid_rl.walkers import unity_peer
 from multigrid_rl.walkers.unity import UnityFactory
-from multigrid_rl.walkers.unity_peer import UnityPeer, messages, side_channels
+from multigrid_rl.walkers.unity_peer import MESSAGES, UnityPeer, side_channels
 from unity_walker import FakeWalker, free_port
 
 QUICK = {"timeout_s": 60}
@@ -53,7 +50,7 @@ def scene():
 
 def test_messages_equal_ml_agents():
     """The bytes were written once by the descriptors of mlagents-envs 0.28.0."""
-    one = messages()["UnityMessage"](header={"status": 200})
+    one = MESSAGES["UnityMessage"](header={"status": 200})
     info = {"id": 3, "reward": 1.5, "observations": [{"shape": [2], "float_data": {"data": [1, 2]}}]}
     one.unity_output.rl_output.agentInfos["W"].value.add(**info)
     one.unity_input.rl_input.agent_actions["W"].value.add(continuous_actions=[1, 2, 3])
@@ -63,19 +60,6 @@ def test_messages_equal_ml_agents():
         b"\x00\x00\x00@\x1a\x1b\n\x19\n\x15\n\x01W\x12\x10\n\x0e2\x0c\x00\x00\x80?\x00\x00\x00@\x00\x00@@ \x01"
     )
     assert one.SerializeToString() == wanted
-
-
-def test_message_classes_are_the_same_in_every_thread(monkeypatch):
-    """Else a caller's thread and the peer's, both first, get two sets, and messages of one do not fit in the other."""
-    monkeypatch.setattr(unity_peer, "_messages", lru_cache(unity_peer._messages.__wrapped__))
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            found = [future.result() for future in [threads.submit(messages) for _ in range(8)]]
-    finally:
-        sys.setswitchinterval(interval)
-    assert all(one is found[0] for one in found)
 
 
 def test_settings_are_sent_as_side_channels():

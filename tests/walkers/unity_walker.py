@@ -10,7 +10,7 @@ import threading
 import grpc
 import numpy as np
 
-from multigrid_rl.walkers.unity_peer import QUIT, RESET, messages
+from multigrid_rl.walkers.unity_peer import MESSAGES, QUIT, RESET
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 SEEN, MOVED = 5, 3
@@ -61,7 +61,7 @@ class FakeWalker(threading.Thread):
             self.error = error
 
     def _talk(self) -> None:
-        kinds = messages()
+        kinds = MESSAGES
         message = kinds["UnityMessage"]
         with grpc.insecure_channel(f"localhost:{self.port}") as channel:
             call = channel.unary_unary(METHOD, message.SerializeToString, message.FromString)
@@ -88,7 +88,7 @@ class FakeWalker(threading.Thread):
             self.quit = True
 
     def _brains(self):
-        found = messages()["InitialOutput"]()
+        found = MESSAGES["InitialOutput"]()
         for name in self.names:
             brain = found.brain_parameters.add(brain_name=name)
             brain.action_spec.num_continuous_actions = 0 if self.discrete else MOVED
@@ -98,7 +98,7 @@ class FakeWalker(threading.Thread):
 
     def _played(self, request):
         """Do what is told; returns what the agents see then."""
-        output, rng = messages()["Output"](), self.rng
+        output, rng = MESSAGES["Output"](), self.rng
         if request.side_channel:
             self.side.append(request.side_channel)
         if request.command == RESET:
