@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, censored, normal_numbers, sample
-from multigrid_rl.models.mlp import normal
+from multigrid_rl.models.mlp import normal, orthogonal
 from multigrid_rl.types import UniformSource
 
 #: Smallest standard deviation of a mixture's component, as a share of half the range. It bounds the density where an
@@ -65,8 +65,7 @@ class Head(nn.Module):
 
     def bounded(self, actions: Array) -> Array:
         """Return ``actions`` (N, A) clipped to the bounds."""
-        clipped: Array = np.clip(actions, self.low, self.high)
-        return clipped
+        return np.clip(actions, self.low, self.high)
 
     def scaled(self, actions: Tensor) -> Tensor:
         """Return ``actions`` (B, A) in units in which the bounds are -1 and 1."""
@@ -304,13 +303,10 @@ class Diffusion(Head):
         self.alpha: Tensor
         self.alpha_bar: Tensor
         self.step_table: Tensor
-        self.step = nn.Linear(features, features)
-        self.noisy = nn.Linear(self.width, features)
-        self.hidden = nn.Linear(features, features)
-        self.noise = nn.Linear(features, self.width)
-        for layer in (self.step, self.noisy, self.hidden, self.noise):
-            nn.init.orthogonal_(layer.weight, 2**0.5 if layer is not self.noise else 0.01, generator=generator)
-            nn.init.zeros_(layer.bias)
+        self.step = orthogonal(nn.Linear(features, features), 2**0.5, generator)
+        self.noisy = orthogonal(nn.Linear(self.width, features), 2**0.5, generator)
+        self.hidden = orthogonal(nn.Linear(features, features), 2**0.5, generator)
+        self.noise = orthogonal(nn.Linear(features, self.width), 0.01, generator)
 
     def predicted(self, outputs: Tensor, noisy: Tensor, steps: Tensor) -> Tensor:
         """Return the noise (B, A) that is in ``noisy`` (B, A), scaled actions, after ``steps`` (B,) of noise."""
