@@ -197,8 +197,7 @@ class RunFolder:
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
         *lines, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
-        row: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
-        return row
+        return json.loads(lines[-1]) if lines else None
 
     def checkpoint_path(self, env_steps: int) -> Path:
         """Return the folder of the checkpoint at ``env_steps``."""
