@@ -16,7 +16,7 @@ from rich.table import Table
 
 from multigrid_rl.cli.output import console
 from multigrid_rl.config.compose import check_budget, compose
-from multigrid_rl.config.overrides import written
+from multigrid_rl.config.overrides import value_at, written
 from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config_file
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.metrics import glossary, matches
@@ -177,21 +177,12 @@ def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
     result = {}
     for key, field in known.items():
         default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
-        found = [value for content in files for value in _value_at(content, key)] + default
-        value = next(iter(found or [value for content in others for value in _value_at(content, key)]), "")
+        found = [value for content in files for value in value_at(content, key)] + default
+        value = next(iter(found or [value for content in others for value in value_at(content, key)]), "")
         if value and key not in first and any(other.startswith((f"{key}.", f"{key}[]")) for other in known):
             value = ""
         result[key] = f"{value:_}" if type(value) is int else written(value)
     return result
-
-
-def _value_at(content: Any, key: str) -> Iterator[Any]:
-    """Yield the value of a dotted key, if it exists."""
-    for part in key.split("."):
-        if not isinstance(content, dict) or part not in content:
-            return
-        content = content[part]
-    yield content
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
@@ -332,7 +323,7 @@ def _board_rewards(config: RunConfig) -> Iterator[Row]:
     from multigrid_rl.world.events import best_return
 
     spec = config.scenario.spec
-    pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, config.scenario.learning)))
+    pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, config.scenario.kind.learning)))
     ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
     fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
     event_weights = (

@@ -219,7 +219,7 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
 
     Raises ``ConfigError``: seats of both teams learn, or none.
     """
-    spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
+    spec, learning = config.scenario.kind.spec, tuple(config.scenario.kind.learning)
     catalogue, teams = Catalogue(config.checkpoint_root()), dict.fromkeys(map(spec.team_of, learning))
     if opponent is not None and learning:
         by_team = [tuple(seat for seat in learning if spec.team_of(seat) == team) for team in teams]

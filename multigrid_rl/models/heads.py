@@ -50,8 +50,12 @@ class Head(nn.Module):
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream; NaN: no probability."""
         with torch.no_grad():
             tensor = torch.from_numpy(outputs)
-            actions = self._sample(tensor, rng)
-            return Draw(*(x.numpy() for x in (actions * self.reach + self.middle, *self._statistics(tensor, actions))))
+            actions = self._sample(tensor, rng) * self.reach + self.middle
+            if self.density:
+                logp, entropy = self.log_prob(tensor, actions), self.entropy(tensor)
+            else:
+                logp = entropy = tensor.new_full((len(tensor), 1), math.nan)
+            return Draw(actions.numpy(), logp.numpy(), entropy.numpy())
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, A) of each row, or a substitute."""
@@ -90,12 +94,6 @@ class Head(nn.Module):
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         """Return scaled actions (N, A)."""
         raise NotImplementedError
-
-    def _statistics(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies (N, 1) of the drawn actions; NaN where they have none."""
-        if not self.density:
-            return (outputs.new_full((len(outputs), 1), math.nan),) * 2
-        return self.log_prob(outputs, actions * self.reach + self.middle), self.entropy(outputs)
 
     def _mode(self, outputs: Tensor) -> Tensor:
         raise NotImplementedError

@@ -26,13 +26,11 @@ class _Memoryless:
     def __init__(self, spec: GameSpec | None = None) -> None:
         """Make a player, which plays any game."""
 
-    def initial_state(self, games: int) -> None:  # noqa: ARG002
+    def initial_state(self, games: int) -> None:
         """Return no memory."""
-        return
 
-    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:  # noqa: ARG002
+    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
         """Forget nothing."""
-        return
 
 
 class RandomPlayer(_Memoryless):

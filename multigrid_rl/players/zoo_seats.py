@@ -84,8 +84,6 @@ class PettingZoo(SeatedKind):
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
-        from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it imports torch
-
         memory, info = config.model.recurrent, describe_game(self.env_id, self.env_args)
         learning_seats, shaping = [info.seats[seat] for seat in self.learning], config.train.shaping
         legal, images = any(seat.legal for seat in learning_seats), all(seat.image for seat in learning_seats)
@@ -99,17 +97,9 @@ class PettingZoo(SeatedKind):
         ):
             if not valid:
                 raise ConfigError(expected(key, wanted, got))
-        return MatchFactory(
-            spec=replace(self.spec, gaps=not memory),
-            opponents=self.opponents,
-            checkpoints=config.checkpoint_root(),
-            hashes=hashes,
-            seed=config.seed,
-            shared=config.shared,
-            shaping=shaping,
-            league=self.pool_seats,
-            scheme=config.scheme,
-        )
+        factory: Any = super().factory(config, hashes)
+        matches: EnvFactory = replace(factory, spec=replace(factory.spec, gaps=not memory))
+        return matches
 
     def _central(self, config: Any, info: GameDescription) -> Iterator[tuple[str, bool, str, Any]]:
         """Yield the requirements of central critics."""

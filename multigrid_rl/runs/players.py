@@ -234,7 +234,7 @@ def scenario_of(card: Card) -> str | None:
 def code_of_run(config: RunConfig) -> list[str]:
     """Return names of outside code in a run's scenario: environments, players, agents' folders."""
     scenario = config.scenario
-    names = [name for row in scenario.opponents.values() for name in row]
+    names = [name for row in scenario.kind.opponents.values() for name in row]
     code = [name for name in names if runs_code(name)]
     return [*code_of_env(scenario.env_id, scenario.env_args), *code]
 

@@ -223,11 +223,8 @@ class TrainingRun:
         """
         roster = None if self.league is None else self.league.advance(self.env_steps, export)
         if roster is not None:
-            self._set_roster(self.league.roster())
+            self._factories[0] = self._factories[0].with_roster(self.league.roster())  # a league has no curriculum
             self.sampler.set_opponents(self._factories[0], roster)
-
-    def _set_roster(self, roster: Any) -> None:
-        self._factories[0] = self._factories[0].with_roster(roster)  # a league has no curriculum
 
     def fingerprints(self) -> dict[str, str]:
         """Fingerprints of the learner's weights, by module."""
@@ -262,7 +259,7 @@ class TrainingRun:
             self.league.set_state(state["league"])
             same = state["env_runners"] == self.sampler.remote
             playing = {number for games in state["games"].values() for number in games["opponents"]} if same else ()
-            self._set_roster(self.league.roster(playing))
+            self._factories[0] = self._factories[0].with_roster(self.league.roster(playing))
         games_restored = self.sampler.set_state(state, self._factories[self.stage])
         if not games_restored:
             LOG.warning("other games or env runners than before: weights and gates go on, games start afresh")
@@ -273,12 +270,11 @@ def _update_metrics(learned: dict[str, Metrics]) -> Metrics:
     row = {}
     for module, statistics in learned.items():
         # Gates use the entropy of the sampling policy; this one is of the last minibatch.
-        excluded = ("entropy", "gradient_steps", "total_loss", *_UPDATE_STATISTICS)
         for name, value in statistics.items():
             if "/" in name:
                 row[name] = value
-            elif name not in excluded:
-                row[f"learner/{module}/{name}"] = value
             elif name in _UPDATE_STATISTICS:
                 row[f"{name}/{module}"] = value
+            elif name not in ("entropy", "gradient_steps", "total_loss"):
+                row[f"learner/{module}/{name}"] = value
     return row
