@@ -213,18 +213,7 @@ class ZooPlace(SeatByAgent):
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True
     ) -> PettingZooEnvs:
         """Build games that show all their seats."""
-        names = tuple(dict.fromkeys(game.teams.values()))
-        return _environments_of(game)(
-            *(game.env_id, num_envs),
-            env_args=game.env_args,
-            teams=tuple(names.index(team) for team in game.teams.values()) if game.wins else None,
-            gaps=game.gaps,
-            seed=seed,
-            first=first,
-            auto_reset=auto_reset,
-            swapped=game.symmetric if game.swaps else (),
-            draw_mode=game.draw_mode,
-        )
+        return _environments_of(game)(game, num_envs, seed=seed, first=first, auto_reset=auto_reset)
 
     def of_league(self, game: ZooSpec) -> ZooSpec:
         """Return the game with symmetric seats that swap roles: otherwise a learner would only learn to move first."""
