@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
 import typer
@@ -21,7 +20,7 @@ from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reports import metrics_of
-from multigrid_rl.tables import entries, load
+from multigrid_rl.tables import entries, find, has
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules
 
@@ -154,8 +153,8 @@ def fields() -> dict[str, FieldInfo]:
 
 def _loaded_entries(group: str) -> dict[str, Any]:
     """Load the entries of a table, without those of missing add-ons."""
-    packages = {name: ".".join(entry.partition(":")[0].split(".")[:2]) for name, entry in entries(group).items()}
-    return {name: load(entry) for name, entry in entries(group).items() if find_spec(packages[name]) is not None}
+    table = entries(group)
+    return {name: find(table, name) for name in table if has(table, name)}
 
 
 def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:
