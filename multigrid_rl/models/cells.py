@@ -39,10 +39,8 @@ class CellActorCritic(nn.Module):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        categories, convolution = layout.observation, layout.name == "cnn"
-        assert not isinstance(categories, int)
-        self.policy = _CellTower(layout, categories, layout.outputs, 0.01, convolution=convolution)
-        self.value = _CellTower(layout, categories, 1, 1.0, convolution=convolution)
+        self.policy = _CellTower(layout, layout.outputs, 0.01)
+        self.value = _CellTower(layout, 1, 1.0)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
@@ -66,11 +64,10 @@ def build(layout: Layout) -> nn.Module:
 
 
 class _CellTower(nn.Module):
-    def __init__(
-        self, layout: Layout, categories: Sequence[int], outputs: int, gain: float, *, convolution: bool
-    ) -> None:
+    def __init__(self, layout: Layout, outputs: int, gain: float) -> None:
         super().__init__()
-        generator = layout.generator
+        categories, generator = layout.observation, layout.generator
+        assert not isinstance(categories, int)
         # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.
         self.tables = nn.ModuleDict(
             {str(count): _table(count, EMBEDDING, generator) for count in sorted({*categories})}
@@ -80,17 +77,18 @@ class _CellTower(nn.Module):
         for count, group in groupby(categories):
             self.runs.append((count, first, len(list(group))))
             first += self.runs[-1][2]
-        views = [convolution and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs]
-        self.views = views
+        self.views = [
+            layout.name == "cnn" and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs
+        ]
         # The first convolution is padded, so that cells at a view's border count as much as those inside; the second is
         # not, and leaves (side - 2)^2 places.
         self.convolve = nn.Sequential()
-        if any(views):
+        if any(self.views):
             for layer in (nn.Conv2d(EMBEDDING, CHANNELS[0], 3, padding=1), nn.Conv2d(CHANNELS[0], CHANNELS[1], 3)):
                 self.convolve.extend([orthogonal(layer, 2**0.5, generator), nn.Tanh()])
         width = sum(
             CHANNELS[1] * (isqrt(size) - 2) ** 2 if view else EMBEDDING * size
-            for (_, _, size), view in zip(self.runs, views, strict=True)
+            for (_, _, size), view in zip(self.runs, self.views, strict=True)
         )
         # Towers share nothing: a value's gradient cannot disturb the policy (Andrychowicz et al. 2021, section 3.2,
         # https://arxiv.org/abs/2006.05990, found separate ones at least as good).

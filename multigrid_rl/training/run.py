@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from multigrid_rl.runs.reports import Reports
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.training.trainers import Metrics, Sampler
-from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
+from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, RunError
 
 LOG = logging.getLogger(__name__)
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage")
@@ -117,21 +116,21 @@ class TrainingRun:
         """Sample, learn and set weights once, in the stage that is due."""
         self._advance_stage()
         # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
-        times = [time.perf_counter()]
+        clock = Clock()
         experience = self.sampler.sample()
         for part in experience:
             if part.weights_hash and part.weights_hash != self._sent_hash:
                 raise RunError("an env runner played with other weights than it was sent")
-        times.append(time.perf_counter())
+        clock.lap("sample")
         self.env_steps += sum(part.env_steps for part in experience)
         learned = self.learner.learn(experience, self.env_steps)
-        times.append(time.perf_counter())
+        clock.lap("learn")
         self.send_weights()
-        times.append(time.perf_counter())
+        clock.lap("sync")
         self.policy_updates += 1
         self.finished, extra = self.sampler.finished(experience)
-        sample_s, learn_s, sync_s = np.diff(times).tolist()
-        seconds = {"sample": sample_s + time.perf_counter() - times[-1], "learn": learn_s, "sync": sync_s}
+        clock.lap("sample")
+        seconds = clock.drain()
         for part in experience:  # a mean over the processes
             for name, spent_s in part.seconds.items():
                 seconds[name] = seconds.get(name, 0.0) + spent_s / len(experience)
