@@ -175,10 +175,7 @@ class PettingZooEnvs(Episodes):
             rows = np.flatnonzero(mask[:, a])
             infos = [{**self._infos[n].get(seat, {}), "agent": seat} for n in rows]
             obs, actions, next_obs = before[seat][rows], chosen[seat][rows], self._obs[seat][rows]
-            try:
-                shaped[rows, a] = self.shaping(obs, actions, next_obs, rewards[rows, a], infos)
-            except ConfigError as error:
-                raise RunError(str(error)) from error
+            shaped[rows, a] = self.shaping(obs, actions, next_obs, rewards[rows, a], infos)
         return shaped
 
     def get_state(self) -> dict[str, Any]:
