@@ -330,7 +330,7 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
             raise PlayerError(f"init: {error}") from error
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
-        card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
+        card: Any = player.card
         ours = config.model.model_dump(mode="json", exclude=FREE)
         theirs = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=FREE)
         for model in (ours, theirs):

@@ -239,12 +239,8 @@ class TrainingRun:
         sampler_state = {"env_runners": self.sampler.remote, "env_runner_restarts": self.sampler.restarts}
         return {**state, **sampler_state, "tracker": self.reports.get_state()}
 
-    def set_state(self, state: dict[str, Any]) -> bool:
-        """Continue from a state, after RLlib has restored its own; logs a warning where the games start afresh.
-
-        Returns:
-            Whether the games continue; else fresh ones are played.
-        """
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state, after RLlib has restored its own; logs a warning where the games start afresh."""
         if state["stage"] != self.stage:
             self.enter(state["stage"])
         for name in _COUNTERS:
@@ -259,10 +255,8 @@ class TrainingRun:
             same = state["env_runners"] == self.sampler.remote
             playing = {number for games in state["games"].values() for number in games["opponents"]} if same else ()
             self._factories[0] = self._factories[0].with_roster(self.league.roster(playing))
-        games_restored = self.sampler.set_state(state, self._factories[self.stage])
-        if not games_restored:
+        if not self.sampler.set_state(state, self._factories[self.stage]):
             LOG.warning("other games or env runners than before: weights and gates go on, games start afresh")
-        return games_restored
 
 
 def _update_metrics(learned: dict[str, Metrics]) -> Metrics:
