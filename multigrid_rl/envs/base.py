@@ -351,9 +351,8 @@ class SingleAgentEnvs(Episodes):
         raise RunError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
-        seeds: dict[int, int] = {}
-        for k in np.flatnonzero(which).tolist():
-            seeds[k] = reset_seed(self._seed, self._first + k, int(self._episode[k]))
+        rows = np.flatnonzero(which).tolist()
+        seeds = {k: reset_seed(self._seed, self._first + k, int(self._episode[k])) for k in rows}
         self._obs = self._obs.copy()  # the array before is the final observation
         self._obs[which] = self._start(seeds)
         if not (finite := np.isfinite(self._obs).all(axis=1)).all():
