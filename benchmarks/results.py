@@ -147,7 +147,7 @@ def results_of(study: Study, seeds: list[int], jobs: int | None, folder: Path) -
 
 def policy_check(run: Path, mode: Any) -> dict[str, Any]:
     """Length, returns and wins of the exported policies over fresh games."""
-    learning, spec = run_config(run).scenario.learning, run_config(run).scenario.kind.spec
+    learning, spec = run_config(run).scenario.kind.learning, run_config(run).scenario.kind.spec
     part = evaluate(run_target(run), episodes=CHECK_EPISODES, seed=CHECK_SEED, modes=(mode,)).parts[0]
     means = part.table.returns.mean(axis=0)
     team = next(iter(learning.values()))

@@ -43,7 +43,7 @@ def stock_config(config: RunConfig) -> PPOConfig:
         module_spec.module_class = StockModule
         module_spec.observation_space, module_spec.action_space = specs.agent_of(name).observation_space, action_space()
     modules = {agent.name: agent.module for agent in specs.agents}
-    game = {"scenario": scenario.name, "players": scenario.opponents, "observation": "tokens"}
+    game = {"scenario": scenario.name, "players": scenario.kind.opponents, "observation": "tokens"}
     lr, entropy = ([[0, s.start], [s.steps, s.end]] for s in map(train.schedules.get, ("lr", "entropy_coef")) if s)
     return (
         PPOConfig()

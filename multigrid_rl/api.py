@@ -233,7 +233,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
     card = None if is_run(name) or code_of(name) is not None else catalogue.card_of(name)
     if scenario is None and is_run(name):
         scenario_config = run_config(Path(name)).scenario
-        seats = [*scenario_config.learning]
+        seats = [*scenario_config.kind.learning]
     elif scenario is None and card is not None and card.env is not None:
         scenario_config, seats = config_of(name, []).scenario, card.seats
     else:

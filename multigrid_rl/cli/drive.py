@@ -19,7 +19,6 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import check_same
 from multigrid_rl.runs.checkpoints import Checkpoint, start_of
 from multigrid_rl.runs.folder import RunFolder
-from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.tables import PREFLIGHTS, find
 from multigrid_rl.text import ConfigError, expected, program, reason
 from multigrid_rl.training import screen
@@ -124,12 +123,12 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     Raises ``ConfigError``: another process made it first, or writes to it.
     """
     try:
-        folder = RunFolder.reopen(path, config, start) if start else RunFolder(path, config, seated, facts_of(config))
+        folder = RunFolder.reopen(path, config, start) if start else RunFolder(path, config, seated)
     except FileExistsError as error:
         if config.run_dir:
             raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
         # Another run with the same seed started in the same second.
-        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated, facts_of(config))
+        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
     complete = False
     try:

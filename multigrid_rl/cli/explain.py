@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 
 import typer
@@ -16,12 +15,12 @@ from rich.table import Table
 
 from multigrid_rl.cli.output import console
 from multigrid_rl.config.compose import check_budget, compose
-from multigrid_rl.config.overrides import written
+from multigrid_rl.config.overrides import value_at, written
 from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config_file
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reports import metrics_of
-from multigrid_rl.tables import entries, load
+from multigrid_rl.tables import entries, find, has
 from multigrid_rl.text import ConfigError
 from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules
 
@@ -154,8 +153,8 @@ def fields() -> dict[str, FieldInfo]:
 
 def _loaded_entries(group: str) -> dict[str, Any]:
     """Load the entries of a table, without those of missing add-ons."""
-    packages = {name: ".".join(entry.partition(":")[0].split(".")[:2]) for name, entry in entries(group).items()}
-    return {name: load(entry) for name, entry in entries(group).items() if find_spec(packages[name]) is not None}
+    table = entries(group)
+    return {name: find(table, name) for name in table if has(table, name)}
 
 
 def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -177,21 +176,12 @@ def _defaults(known: dict[str, FieldInfo]) -> dict[str, str]:
     result = {}
     for key, field in known.items():
         default = [] if field.is_required() else [field.get_default(call_default_factory=True)]
-        found = [value for content in files for value in _value_at(content, key)] + default
-        value = next(iter(found or [value for content in others for value in _value_at(content, key)]), "")
+        found = [value for content in files for value in value_at(content, key)] + default
+        value = next(iter(found or [value for content in others for value in value_at(content, key)]), "")
         if value and key not in first and any(other.startswith((f"{key}.", f"{key}[]")) for other in known):
             value = ""
         result[key] = f"{value:_}" if type(value) is int else written(value)
     return result
-
-
-def _value_at(content: Any, key: str) -> Iterator[Any]:
-    """Yield the value of a dotted key, if it exists."""
-    for part in key.split("."):
-        if not isinstance(content, dict) or part not in content:
-            return
-        content = content[part]
-    yield content
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
@@ -332,7 +322,7 @@ def _board_rewards(config: RunConfig) -> Iterator[Row]:
     from multigrid_rl.world.events import best_return
 
     spec = config.scenario.spec
-    pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, config.scenario.learning)))
+    pays, teams = spec.reward, list(dict.fromkeys(map(spec.team_of, config.scenario.kind.learning)))
     ball = f"ball {pays.ball_pickup:g} x {pays.ball_discount:g}, squared each time; " if spec.obstacle else ""
     fights = f"eliminating {pays.eliminated_opponent:g}, eliminated {pays.got_eliminated:g}; "
     event_weights = (

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from multigrid_rl.config.recipes import (
 )
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
+from multigrid_rl.files import free_path
 from multigrid_rl.tables import SHORT_KEYS
 from multigrid_rl.text import ConfigError, expected, first_error, one_line, shown, suggestion
 from multigrid_rl.trust import CODE
@@ -215,6 +215,4 @@ def check_budget(train: TrainConfig) -> None:
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:
     """Return ``runs/<scenario>/<time>-seed<seed>`` in the working directory, with a number if there is one already."""
-    name = f"{now:%Y%m%d-%H%M%S}-seed{config.seed}"
-    names = chain([name], (f"{name}-{k}" for k in count(2)))
-    return next(path for path in map((Path("runs") / config.scenario.name).joinpath, names) if not path.exists())
+    return free_path(Path("runs") / config.scenario.name, f"{now:%Y%m%d-%H%M%S}-seed{config.seed}")

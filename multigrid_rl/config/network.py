@@ -41,8 +41,7 @@ def network_entry(name: object) -> Network | None:
     if ":" in name or name in NETWORKS:
         return NETWORKS.get(name, _USER_NETWORK)
     plugins = installed("networks")
-    entry: Network | None = find(plugins, name) if name in plugins else None
-    return entry
+    return find(plugins, name) if name in plugins else None
 
 
 def networks_with(feature: str) -> str:

@@ -135,6 +135,15 @@ def leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
+def value_at(values: Any, key: str) -> Iterator[Any]:
+    """Yield the value of a dotted key, if it exists."""
+    for part in key.split("."):
+        if not isinstance(values, dict) or part not in values:
+            return
+        values = values[part]
+    yield values
+
+
 def assign(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key. A mapping is merged into the old one; for players and bonuses it replaces the old one.
 

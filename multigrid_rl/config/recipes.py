@@ -162,7 +162,7 @@ def _scheme_of_alias(name: str, settings: dict[str, Any]) -> dict[str, str]:
     match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if match is None or "scheme" in settings:
         return {}
-    learning = list(ScenarioConfig.model_validate(scenario_values(scenario_id(name))).learning.values())
+    learning = list(ScenarioConfig.model_validate(scenario_values(scenario_id(name))).kind.learning.values())
     return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 

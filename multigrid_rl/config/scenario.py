@@ -211,7 +211,10 @@ class EnvironmentKind(Part):
 
     @property
     def opponents(self) -> dict[str, dict[str, float]]:
-        """For each seat of other players: player name -> weight in the mixture of that seat."""
+        """For each seat of other players: player name -> weight in the mixture of that seat.
+
+        For a league these are its anchors; each run adds its snapshots.
+        """
         return {}
 
     @property
@@ -327,24 +330,6 @@ class ScenarioConfig(Part):
         if self.game is None:
             raise ConfigError(expected("scenario", "one of the red/blue-door game", f"{self.name} ({self.env_id})"))
         return self.game.spec()
-
-    @property
-    def view_size(self) -> int | None:
-        """Edge of an agent's view of the board in cells; ``None`` without a board."""
-        return None if self.game is None else self.game.view_size
-
-    @property
-    def learning(self) -> dict[str, str]:
-        """Seats that learn, in index order, with their teams."""
-        return self.kind.learning
-
-    @property
-    def opponents(self) -> dict[str, dict[str, float]]:
-        """For each seat of other players: player name -> weight in the mixture of that seat.
-
-        For a league these are its anchors; each run adds its snapshots.
-        """
-        return self.kind.opponents
 
 
 def env_factory(config: Any, hashes: dict[str, str] | None = None) -> EnvFactory:

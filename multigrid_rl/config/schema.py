@@ -254,7 +254,7 @@ class RunConfig(Part):
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":
         train, model = self.train, self.model
-        self.require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
+        self.require(bool(self.scenario.kind.learning), "scenario.seats", "learn on at least one seat")
         choices = ", ".join([*TRACKERS, "module:Class or several with commas"])
         for name in self.trackers:
             self.require(name in TRACKERS or CODE.fullmatch(name) is not None, "tracking", choices, name)
@@ -289,11 +289,11 @@ class RunConfig(Part):
         valid = self.scheme != "ctde" or self.model.entry.central
         self.require(valid, "model", f"{networks_with('central')} with scheme=ctde", self.model.name)
         scenario = self.scenario
-        learning = list(scenario.learning.values())
+        learning = list(scenario.kind.learning.values())
         if self.scheme != "dtde":
             for team in dict.fromkeys(learning):
                 mates = scenario.kind.seats_of(team)
-                all_learn = all(seat in scenario.learning for seat in mates)
+                all_learn = all(seat in scenario.kind.learning for seat in mates)
                 self.require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
                 self.require(all_learn, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
@@ -352,8 +352,8 @@ class RunConfig(Part):
             key, other = f"curriculum.{k}.scenario", stage.scenario
             self.require(scenario.kind.board, key, f"no curriculum with scenario={scenario.name}", other.name)
             self.require(other.kind.board, key, "a scenario of the red/blue-door game", other.name)
-            allowed = f"a scenario whose learning seats are {', '.join(scenario.learning)}, as in {scenario.name}"
-            self.require(other.learning == scenario.learning, key, allowed, other.name)
+            allowed = f"a scenario whose learning seats are {', '.join(scenario.kind.learning)}, as in {scenario.name}"
+            self.require(other.kind.learning == scenario.kind.learning, key, allowed, other.name)
 
     @property
     def rows_per_minibatch(self) -> int:

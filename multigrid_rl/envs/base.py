@@ -176,13 +176,15 @@ class UserReward:
         self._function = import_object("train.shaping", name)
 
     def __call__(self, obs: Any, actions: Any, next_obs: Any, rewards: Any, infos: Any) -> NDArray[np.float64]:
-        """Return rewards (N,) for a step of ``N`` environments. Raises ``ConfigError``: failure, or no number."""
-        with user_code(self._key):
-            rows = zip(obs, actions, next_obs, rewards.tolist(), infos, strict=True)
-            values = [self._function(*row) for row in rows]
-        shaped = np.array([one_number(self._key, value) for value in values], np.float64)
+        """Return rewards (N,) for a step of ``N`` environments. Raises ``RunError``: failure, or no number."""
+        rows = zip(obs, actions, next_obs, rewards.tolist(), infos, strict=True)
+        try:
+            with user_code(self._key):
+                shaped = np.array([one_number(self._key, self._function(*row)) for row in rows], np.float64)
+        except ConfigError as error:
+            raise RunError(str(error)) from error
         if not np.isfinite(shaped).all():
-            raise ConfigError(expected(self._key, "a finite number for each step", shaped[~np.isfinite(shaped)][0]))
+            raise RunError(expected(self._key, "a finite number for each step", shaped[~np.isfinite(shaped)][0]))
         return shaped
 
 
@@ -320,10 +322,7 @@ class SingleAgentEnvs(Episodes):
         is_small = float(np.vdot(obs, obs)) + float(np.vdot(rewards, rewards)) < _SMALL_SUM
         self._obs = final = obs.astype(np.float32) if is_small else self._finite(obs, rewards, native_actions)
         if self.shaping is not None:
-            try:
-                rewards = self.shaping(before, native_actions, final, rewards, self._infos)
-            except ConfigError as error:
-                raise RunError(str(error)) from error
+            rewards = self.shaping(before, native_actions, final, rewards, self._infos)
         done = terminated | truncated
         if np.count_nonzero(done):
             self._finish(done)
@@ -352,9 +351,8 @@ class SingleAgentEnvs(Episodes):
         raise RunError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
-        seeds: dict[int, int] = {}
-        for k in np.flatnonzero(which).tolist():
-            seeds[k] = reset_seed(self._seed, self._first + k, int(self._episode[k]))
+        rows = np.flatnonzero(which).tolist()
+        seeds = {k: reset_seed(self._seed, self._first + k, int(self._episode[k])) for k in rows}
         self._obs = self._obs.copy()  # the array before is the final observation
         self._obs[which] = self._start(seeds)
         if not (finite := np.isfinite(self._obs).all(axis=1)).all():

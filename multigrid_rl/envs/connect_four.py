@@ -6,14 +6,13 @@ convolutions and half of it with dense layers. Observations, legal choices, rewa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.pettingzoo import PettingZooEnvs
-from multigrid_rl.envs.zoo import DrawMode, StepResult, roles_of
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
+from multigrid_rl.envs.zoo import StepResult, roles_of
 
 Array = NDArray[Any]
 CONNECT_FOUR = "pettingzoo:classic/connect_four-v3"
@@ -23,7 +22,7 @@ _ROWS, _COLUMNS = 6, 7
 class ConnectFourEnvs(PettingZooEnvs):
     """``num_envs`` boards of :data:`CONNECT_FOUR` without arguments, never drawn; arguments are those of its base."""
 
-    def _open_games(self, env_args: Mapping[str, Any], draw_mode: DrawMode | None) -> list[Any]:  # noqa: ARG002
+    def _open_games(self, game: ZooSpec) -> list[Any]:  # noqa: ARG002 - it has no arguments
         self._discs = np.zeros((self.num_envs, 2, _ROWS, _COLUMNS), np.bool_)  # by seat; row 0 is the top
         return []
 

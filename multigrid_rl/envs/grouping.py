@@ -57,11 +57,11 @@ class GroupedEnv:
         if hasattr(env, "deciding"):  # seats do not decide in every step: see learn.rollout
             self.deciding = lambda: {agent.name: env.deciding()[agent.seats[0]] for agent in specs.agents}
         self._critics = any(isinstance(agent.critic_space, MultiDiscrete) for agent in specs.agents)
-        self._last_actions = np.empty((len(specs.seats) * self._critics, self.num_envs), np.uint8)
+        action_spaces: Any = [agent.action_space for agent in specs.agents]
+        self._none_yet = int(action_spaces[0].nvec[0]) if self._critics else 0
+        self._last_actions = np.full((len(specs.seats) * self._critics, self.num_envs), self._none_yet, np.uint8)
         learning = specs.learning if self._critics else ()
         self._last_action = {seat: self._last_actions[specs.seats.index(seat)] for seat in learning}
-        self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats if self._critics}
-        self._forget(np.ones(self.num_envs, np.bool_))
 
     def _mates_of(self, agent: AgentSpec) -> list[str]:
         if agent.critic_space is None:
@@ -69,14 +69,10 @@ class GroupedEnv:
         team = self.specs.teams[self.specs.seats.index(agent.seats[0])]
         return [seat for seat in self.specs.members(team) if seat not in agent.seats]
 
-    def _forget(self, which: NDArray[np.bool_]) -> None:
-        for seat, last in self._last_action.items():
-            last[which] = self._none_yet[seat]
-
     def reset(self, seed: int) -> dict[str, Array]:
         """Start all environments afresh; returns tokens (N, D) of each agent."""
         obs = self.env.reset(seed)
-        self._forget(np.ones(self.num_envs, np.bool_))
+        self._last_actions[:] = self._none_yet
         return self._by_agent(obs)
 
     def observations(self) -> dict[str, Array]:
@@ -92,12 +88,11 @@ class GroupedEnv:
             for c, seat in enumerate(agent.seats)
         }
         step = self.env.step(seat_actions)
-        if self._critics:
-            for seat, last in self._last_action.items():
-                last[:] = np.where(step.mask[seat], seat_actions[seat], self._none_yet[seat])
+        for seat, last in self._last_action.items():
+            last[:] = np.where(step.mask[seat], seat_actions[seat], self._none_yet)
         final = self._by_agent(step.final_observations) if step.done.any() else step.final_observations
         if self._critics:
-            self._forget(step.done)
+            self._last_actions[:, step.done] = self._none_yet
         return BatchedStep(
             observations=self._by_agent(step.observations),
             final_observations=final,
@@ -146,11 +141,6 @@ class GroupedEnv:
                 parts += [self._last_action[seat][:, None] for seat in members]
             obs[agent.name] = np.concatenate(parts, axis=1)
         return obs
-
-
-def _choices(agent: AgentSpec) -> int:
-    assert isinstance(agent.action_space, MultiDiscrete)
-    return int(agent.action_space.nvec[0])
 
 
 def _combined(reduce: Callable[..., Any], parts: dict[str, Array], agent: AgentSpec) -> Array:

@@ -321,19 +321,16 @@ class GymnasiumFactory(EnvFactory):
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, batched if there is a faster way."""
-        envs = self._environments(num_envs, first)
-        envs.shaping = UserReward(self.shaping) if self.shaping else None
-        return envs
-
-    def _environments(self, num_envs: int, first: int) -> SingleAgentEnvs:
         spec = gymnasium.registry.get(self.env_id)
+        envs: SingleAgentEnvs | None = None
         if spec is not None and has(BATCHED, str(spec.entry_point)):
             env = make_env(self.env_id, self.env_args)  # reports a missing package
-            envs: SingleAgentEnvs | None = find(BATCHED, str(spec.entry_point))(env, num_envs, self.seed, first)
-            if envs is not None:
-                return envs
-        seat = self.specs.agents[0].own
-        return GymnasiumEnvs(self.env_id, num_envs, env_args=self.env_args, seed=self.seed, first=first, seat=seat)
+            envs = find(BATCHED, str(spec.entry_point))(env, num_envs, self.seed, first)
+        if envs is None:
+            options: dict[str, Any] = {"env_args": self.env_args, "seat": self.specs.agents[0].own}
+            envs = GymnasiumEnvs(self.env_id, num_envs, seed=self.seed, first=first, **options)
+        envs.shaping = UserReward(self.shaping) if self.shaping else None
+        return envs
 
 
 class Gymnasium(EnvironmentKind):

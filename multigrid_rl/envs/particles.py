@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import Episodes
-from multigrid_rl.envs.pettingzoo import PettingZooEnvs
-from multigrid_rl.envs.zoo import LIMIT, DrawMode, StepResult
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
+from multigrid_rl.envs.zoo import LIMIT, StepResult
 from multigrid_rl.jit import inlined, kernel
 
 Array = NDArray[Any]
@@ -65,9 +65,9 @@ def bodies_of(env_id: str, env_args: Mapping[str, Any]) -> Bodies:
 class ParticleEnvs(PettingZooEnvs):
     """``num_envs`` games of :data:`SPREAD` or :data:`TAG`, never drawn; arguments are those of its base."""
 
-    def _open_games(self, env_args: Mapping[str, Any], draw_mode: DrawMode | None) -> list[Any]:  # noqa: ARG002
-        self._bodies = bodies_of(self.env_id, env_args)
-        self._last_step = {**_ARGUMENTS[self.env_id], **env_args}["max_cycles"]
+    def _open_games(self, game: ZooSpec) -> list[Any]:
+        self._bodies = bodies_of(game.env_id, game.env_args)
+        self._last_step = {**_ARGUMENTS[game.env_id], **game.env_args}["max_cycles"]
         agents, bodies = len(self.seats), len(self._bodies.size)
         self._place = np.zeros((self.num_envs, bodies, 2))
         self._velocity, self._force = np.zeros((2, self.num_envs, agents, 2))

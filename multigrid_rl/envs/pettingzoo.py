@@ -48,16 +48,10 @@ class PettingZooEnvs(Episodes):
     environment ``k``, if it follows PettingZoo's rules of seeding.
 
     Args:
-        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`; episodes are truncated after
-            ``max_episode_steps``.
         num_envs: how many environments ``N``.
-        teams: number of the team of each seat; ``None``: no team wins.
-        gaps: seats need not decide in every step (``learn.rollout``); otherwise each does until it leaves.
         seed: determines all randomness.
         first: number of the first environment.
         auto_reset: reset finished environments at once; otherwise each plays one episode.
-        swapped: groups of seats whose roles are drawn anew for each episode.
-        draw_mode: form in which environments must draw; ``None``: they need not draw.
 
     Attributes:
         turn: (N, A) seats to move.
@@ -70,26 +64,14 @@ class PettingZooEnvs(Episodes):
         ValueError: see :func:`~multigrid_rl.envs.zoo.open_game`.
     """
 
-    def __init__(  # noqa: PLR0913 - all by keyword but two
-        self,
-        env_id: str,
-        num_envs: int,
-        *,
-        env_args: Mapping[str, Any] | None = None,
-        teams: tuple[int, ...] | None = None,
-        gaps: bool = True,
-        seed: int = 0,
-        first: int = 0,
-        auto_reset: bool = True,
-        draw_mode: DrawMode | None = None,
-        swapped: Iterable[tuple[str, ...]] = (),
-    ) -> None:
-        self.env_id, self.teams, self._first = env_id, teams, first
-        self._seat_specs = describe_game(env_id, env_args or {}).seats
-        self.seats = tuple(self._seat_specs)
+    def __init__(self, game: ZooSpec, num_envs: int, *, seed: int = 0, first: int = 0, auto_reset: bool = True) -> None:
+        self.env_id, self.seats, self._first = game.env_id, game.seats, first
+        names = [*dict.fromkeys(game.teams.values())]
+        self.teams = [names.index(team) for team in game.teams.values()] if game.wins else None
+        self._seat_specs = describe_game(game.env_id, game.env_args).seats
         super().__init__(num_envs, len(self.seats))
-        self._swapped = tuple(swapped)
-        self.games: list[Any] = self._open_games(env_args or {}, draw_mode)
+        self._swapped = game.symmetric if game.swaps else ()
+        self.games: list[Any] = self._open_games(game)
         weakref.finalize(self, _close, self.games)
         if self._swapped:
             self.games = [SwappedRoles(game, self._swapped) for game in self.games]
@@ -103,15 +85,16 @@ class PettingZooEnvs(Episodes):
         self._any_truncated = np.zeros(num_envs, np.bool_)  # an agent was truncated while others went on
         self._infos: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(num_envs)]
         self.played: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._every_step, self._auto_reset, self._max_steps = not gaps, auto_reset, (env_args or {}).get(LIMIT, np.inf)
+        self._every_step, self._auto_reset = not game.gaps, auto_reset
+        self._max_steps = game.env_args.get(LIMIT, np.inf)
         choices = all(isinstance(spec.action_space, spaces.Discrete) for spec in self._seat_specs.values())
         self.actions = np.full((num_envs, len(self.seats) if choices else 0), -1, np.int16)
-        if gaps:
+        if game.gaps:
             self.deciding = lambda: _by_seat(self.seats, self.turn.copy())
         self.reset(seed)
 
-    def _open_games(self, env_args: Mapping[str, Any], draw_mode: DrawMode | None) -> list[Any]:
-        return [open_game(self.env_id, env_args, draw_mode) for _ in range(self.num_envs)]
+    def _open_games(self, game: ZooSpec) -> list[Any]:
+        return [open_game(game.env_id, game.env_args, game.draw_mode) for _ in range(self.num_envs)]
 
     def observations(self) -> dict[str, Array]:
         """Return the last observation of each seat (N, D) float32."""
@@ -192,10 +175,7 @@ class PettingZooEnvs(Episodes):
             rows = np.flatnonzero(mask[:, a])
             infos = [{**self._infos[n].get(seat, {}), "agent": seat} for n in rows]
             obs, actions, next_obs = before[seat][rows], chosen[seat][rows], self._obs[seat][rows]
-            try:
-                shaped[rows, a] = self.shaping(obs, actions, next_obs, rewards[rows, a], infos)
-            except ConfigError as error:
-                raise RunError(str(error)) from error
+            shaped[rows, a] = self.shaping(obs, actions, next_obs, rewards[rows, a], infos)
         return shaped
 
     def get_state(self) -> dict[str, Any]:
@@ -320,11 +300,13 @@ class ZooSpec(Seats):
     """One game of PettingZoo's kind: an entry of ``tables.PLACES`` has its seating rules.
 
     Args:
-        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`.
+        env_id, env_args: see :func:`~multigrid_rl.envs.zoo.open_game`; episodes are truncated after
+            ``max_episode_steps``.
         teams: seat -> team, of all seats in index order.
         wins: the team with the largest sum of returns wins.
         symmetric: groups of seats that the same player can play.
-        gaps, draw_mode: see :class:`PettingZooEnvs`.
+        gaps: seats need not decide in every step (``learn.rollout``); otherwise each does until it leaves.
+        draw_mode: form in which environments must draw; ``None``: they need not draw.
         swaps: roles in these groups are drawn anew for each game.
     """
 

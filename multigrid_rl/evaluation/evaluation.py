@@ -103,14 +103,13 @@ def evaluate(
         for mode in modes
         for team, games in zip(teams, shares, strict=False)
     ]
-    for _, _, lineup in lineups:
-        if lineup.numbered:  # start-up: kernels are compiled or loaded here
-            lineup.play(1, seed=seed)
+    for _, _, lineup in lineups if target.rivals else ():  # start-up: kernels are compiled or loaded here
+        lineup.play(1, seed=seed)
     began = time.perf_counter()
     parts = []
     keep = keep and isinstance(target.factory, GymnasiumFactory)
     for mode, games, lineup in lineups:
-        most = BATCH if lineup.numbered else SIDE_BY_SIDE if keep else games
+        most = BATCH if target.rivals else SIDE_BY_SIDE if keep else games
         batches = (
             lineup.play(min(most, games - first), seed=seed, first=first, keep=keep) for first in range(0, games, most)
         )
@@ -246,7 +245,7 @@ def labelled_games(evaluation: Evaluation) -> list[Any]:
     """
     games = []
     for part in evaluation.parts:
-        if not (part.lineup.numbered or part.played[0].actions.size):
+        if not (evaluation.target.rivals or part.played[0].actions.size):
             continue
         length, returns = part.table.length, part.returns
         # A good game is won fast, a bad one lost fast: the longest games of equal returns rank in the middle.

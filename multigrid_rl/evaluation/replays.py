@@ -218,20 +218,17 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
     ``shots_of``: its :func:`frames`, if the caller uses them, too. Raises ``ReplayError``: the game ends before or
     after its last recorded action.
     """
-    shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
-    moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
-    winner = -1
+    boards, tokens, moves, winner = [], [], [], -1
     for world, step in shots_of or frames(game):
-        for name in ("cells", "position", "heading", "hand", "out"):
-            shots[name].append(getattr(world.state, name)[0].copy())
-        shots["tokens"].append(world.outputs.tokens[0].copy())
+        boards.append([part[0].copy() for part in world.board()])
+        tokens.append(world.outputs.tokens[0].copy())
         if step is not None:
-            moves["reward"].append(step.reward[0].copy())
-            moves["events"].append(step.events[0].copy())
+            moves.append((step.reward[0].copy(), step.events[0].copy()))
             winner = int(step.winner[0])
-    stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
-    stacked["out"] = stacked["out"].astype(np.bool_)
-    return ReplayedGame(**stacked, actions=taken_actions(game), winner=winner)
+    cells, position, heading, hand, out = map(np.stack, zip(*boards, strict=True))
+    reward, events = map(np.stack, zip(*moves, strict=True))
+    board = cells, position, heading, hand
+    return ReplayedGame(*board, np.stack(tokens), taken_actions(game), reward, events, out.astype(np.bool_), winner)
 
 
 # --- files

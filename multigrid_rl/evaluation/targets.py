@@ -36,7 +36,6 @@ class Lineup(NamedTuple):
     names: dict[str, str]  # seat -> its player; of alternating players, names with weights
     sha256: dict[str, list[str | None]]  # seat -> hashes of its players
     play: Callable[..., EpisodeBatch]  # (episodes, seed=, first=, keep=) -> played episodes
-    numbered: bool  # every episode has its own environment and number
 
 
 @dataclass(frozen=True)
@@ -101,15 +100,10 @@ class Target:
                 env, specs.agents, players, episodes, seed=seed, first=first, keep=keep, may_not_end=may_not_end
             )
 
-        return Lineup(
-            self.team,
-            specs.learning,
-            specs,
-            {seat: players[agent.name].name for agent in specs.agents for seat in agent.seats},
-            {seat: [players[agent.name].sha256] for agent in specs.agents for seat in agent.seats},
-            play,
-            numbered=False,
-        )
+        by_seat = {seat: players[agent.name] for agent in specs.agents for seat in agent.seats}
+        names = {seat: player.name for seat, player in by_seat.items()}
+        hashes = {seat: [player.sha256] for seat, player in by_seat.items()}
+        return Lineup(self.team, specs.learning, specs, names, hashes, play)
 
     def players(self, *, greedy: bool) -> dict[str, FrozenPlayer | UserActor]:
         """Load the player of each agent of another package's environment. Raises ``PlayerError``: a damaged one."""
@@ -149,7 +143,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
     specs = replace(place_of(spec).who(spec), pools=pools)
-    return Lineup(team, tuple(judged_seats), specs, names, hashes, play, numbered=True)
+    return Lineup(team, tuple(judged_seats), specs, names, hashes, play)
 
 
 # --- finding a target
@@ -219,7 +213,7 @@ def player_target(name: str, config: RunConfig, opponent: str | None = None) -> 
 
     Raises ``ConfigError``: seats of both teams learn, or none.
     """
-    spec, learning = config.scenario.kind.spec, tuple(config.scenario.learning)
+    spec, learning = config.scenario.kind.spec, tuple(config.scenario.kind.learning)
     catalogue, teams = Catalogue(config.checkpoint_root()), dict.fromkeys(map(spec.team_of, learning))
     if opponent is not None and learning:
         by_team = [tuple(seat for seat in learning if spec.team_of(seat) == team) for team in teams]

@@ -4,7 +4,6 @@ With attention, each seat's queries weigh the embeddings of the cells in its vie
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from math import isqrt
 
@@ -12,14 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
-from multigrid_rl.models.mlp import ACTIVATIONS, normal, tower
+from multigrid_rl.models.mlp import ACTIVATIONS, normal, orthogonal, tower
 
 #: Width of a token's embedding.
 EMBEDDING = 8
 CHANNELS = (16, 32)
 _SMALLEST_VIEW = 3
-#: Table of rows that :func:`normal` draws afterwards: an ``nn.Embedding`` alone draws them, too.
-_table = partial(nn.Embedding.from_pretrained, freeze=False)
+
+
+def _table(rows: int, width: int, generator: torch.Generator) -> nn.Embedding:
+    """Return a table of normal rows, which are looked up and not multiplied: no length has to be preserved."""
+    # An ``nn.Embedding`` by itself would draw them with torch's global generator.
+    weight = normal(torch.empty(rows, width), generator)
+    table: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False)  # type: ignore[no-untyped-call]
+    return table
 
 
 class CellActorCritic(nn.Module):
@@ -34,12 +39,8 @@ class CellActorCritic(nn.Module):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        categories, convolution = layout.observation, layout.name == "cnn"
-        assert not isinstance(categories, int)
-        self.policy = _CellTower(categories, layout.hidden, layout.outputs, convolution)
-        self.value = _CellTower(categories, layout.hidden, 1, convolution)
-        for part, gain in ((self.policy, 0.01), (self.value, 1.0)):
-            part.initialise(gain, layout.generator)
+        self.policy = _CellTower(layout, layout.outputs, 0.01)
+        self.value = _CellTower(layout, 1, 1.0)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
@@ -63,52 +64,35 @@ def build(layout: Layout) -> nn.Module:
 
 
 class _CellTower(nn.Module):
-    def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
+    def __init__(self, layout: Layout, outputs: int, gain: float) -> None:
         super().__init__()
+        categories, generator = layout.observation, layout.generator
+        assert not isinstance(categories, int)
         # Cells of a view mean the same wherever they are: one embedding for all of them learns from all of them.
-        counts = sorted(set(categories))
-        self.tables = nn.ModuleDict({str(count): _table(torch.empty(count, EMBEDDING)) for count in counts})
+        self.tables = nn.ModuleDict(
+            {str(count): _table(count, EMBEDDING, generator) for count in sorted({*categories})}
+        )
         # Runs of equal numbers of values: that number, the first token and how many tokens.
         self.runs, first = [], 0
         for count, group in groupby(categories):
             self.runs.append((count, first, len(list(group))))
             first += self.runs[-1][2]
-        views = [convolution and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs]
-        self.views = views
+        self.views = [
+            layout.name == "cnn" and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs
+        ]
         # The first convolution is padded, so that cells at a view's border count as much as those inside; the second is
         # not, and leaves (side - 2)^2 places.
-        self.convolve = nn.Sequential(
-            nn.Conv2d(EMBEDDING, CHANNELS[0], 3, padding=1),
-            nn.Tanh(),
-            nn.Conv2d(CHANNELS[0], CHANNELS[1], 3),
-            nn.Tanh(),
-        )
-        if not any(views):
-            self.convolve = nn.Sequential()
+        self.convolve = nn.Sequential()
+        if any(self.views):
+            for layer in (nn.Conv2d(EMBEDDING, CHANNELS[0], 3, padding=1), nn.Conv2d(CHANNELS[0], CHANNELS[1], 3)):
+                self.convolve.extend([orthogonal(layer, 2**0.5, generator), nn.Tanh()])
         width = sum(
             CHANNELS[1] * (isqrt(size) - 2) ** 2 if view else EMBEDDING * size
-            for (_, _, size), view in zip(self.runs, views, strict=True)
+            for (_, _, size), view in zip(self.runs, self.views, strict=True)
         )
         # Towers share nothing: a value's gradient cannot disturb the policy (Andrychowicz et al. 2021, section 3.2,
         # https://arxiv.org/abs/2006.05990, found separate ones at least as good).
-        layers: list[nn.Module] = []
-        for units in hidden:
-            layers += [nn.Linear(width, units), nn.Tanh()]
-            width = units
-        self.dense = nn.Sequential(*layers, nn.Linear(width, outputs))
-
-    def initialise(self, gain: float, generator: torch.Generator) -> None:
-        """Orthogonal weights, the last layer scaled by ``gain``."""
-        layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-        # Normal, as rows of a table are looked up and not multiplied: no length has to be preserved.
-        for table in self.tables.values():
-            assert isinstance(table, nn.Embedding)
-            normal(table.weight.data, generator)
-        for layer in layers:
-            last = layer is self.dense[-1]
-            nn.init.orthogonal_(layer.weight, gain if last else 2**0.5, generator=generator)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
+        self.dense = tower((width, *layout.hidden, outputs), "tanh", gain, generator)
 
     def forward(self, codes: Tensor) -> Tensor:
         parts = []
@@ -202,8 +186,9 @@ class _Mates(nn.Module):
         self.seats = _Seats(layout, list(seats)) if seats else None
         # Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762), a single head: there are few mates. Zero at the start:
         # a seat first learns from what it sees itself.
-        self.ask, self.show = (_linear(width, width, generator) for _ in range(2))
-        self.tell = _linear(width, width, generator, 0.0)
+        self.ask, self.show, self.tell = (
+            orthogonal(nn.Linear(width, width), gain, generator) for gain in (1.0, 1.0, 0.0)
+        )
 
     def forward(self, features: Tensor, codes: Tensor | None = None) -> Tensor:
         others = features if self.seats is None else self.seats(codes)
@@ -241,14 +226,11 @@ class _Look(nn.Module):
         generator = layout.generator
         self.cells = next(len(list(run)) for _, run in groupby(categories))
         rest = categories[self.cells :]
-        self.codes = _table(torch.empty(categories[0], WIDE))
         self.places = nn.Parameter(normal(torch.empty(self.cells, WIDE), generator))
-        self.rest = nn.ModuleList(_table(torch.empty(count, WIDE)) for count in rest)
-        for table in (self.codes, *self.rest):
-            assert isinstance(table, nn.Embedding)
-            normal(table.weight.data, generator)
-        self.query = _linear(WIDE * (1 + len(rest)), HEADS * WIDE, generator)
-        self.out = _linear(WIDE * (HEADS + len(rest)), layout.hidden[0], generator, 2**0.5)
+        self.codes = _table(categories[0], WIDE, generator)
+        self.rest = nn.ModuleList(_table(count, WIDE, generator) for count in rest)
+        self.query = orthogonal(nn.Linear(WIDE * (1 + len(rest)), HEADS * WIDE), 1.0, generator)
+        self.out = orthogonal(nn.Linear(WIDE * (HEADS + len(rest)), layout.hidden[0]), 2**0.5, generator)
         normal(self.query.bias.data, generator)  # heads with equal weights would stay equal
 
     def forward(self, codes: Tensor) -> Tensor:
@@ -259,10 +241,3 @@ class _Look(nn.Module):
         weights = torch.softmax(queries @ cells.transpose(1, 2) * WIDE**-0.5, 2)  # (B, heads, C)
         features: Tensor = self.out(torch.cat([(weights @ cells).flatten(1), *rest], 1))
         return features
-
-
-def _linear(before: int, after: int, generator: torch.Generator, gain: float = 1.0) -> nn.Linear:
-    layer = nn.Linear(before, after)
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer

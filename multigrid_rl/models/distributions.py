@@ -247,12 +247,10 @@ class Gaussian(Distribution):
     def bounded(self, actions: Array) -> Array:
         """Map ``actions`` (N, A) into the environment's bounds."""
         if self.bound == "clip":
-            clipped: Array = np.clip(actions, self.low, self.high)
-            return clipped
+            return np.clip(actions, self.low, self.high)
         # Clipped once more: in float32 low + share * (high - low) may exceed a bound by its last bit.
         share = np.tanh(actions) if self.bound == "tanh" else np.clip(actions, -_REACH, _REACH) / _REACH
-        rescaled: Array = np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
-        return rescaled
+        return np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-densities (B, 1) of raw draws ``actions`` (B, A)."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, censored, normal_numbers, sample
-from multigrid_rl.models.mlp import normal
+from multigrid_rl.models.mlp import normal, orthogonal
 from multigrid_rl.types import UniformSource
 
 #: Smallest standard deviation of a mixture's component, as a share of half the range. It bounds the density where an
@@ -50,8 +50,12 @@ class Head(nn.Module):
         """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream; NaN: no probability."""
         with torch.no_grad():
             tensor = torch.from_numpy(outputs)
-            actions = self._sample(tensor, rng)
-            return Draw(*(x.numpy() for x in (actions * self.reach + self.middle, *self._statistics(tensor, actions))))
+            actions = self._sample(tensor, rng) * self.reach + self.middle
+            if self.density:
+                logp, entropy = self.log_prob(tensor, actions), self.entropy(tensor)
+            else:
+                logp = entropy = tensor.new_full((len(tensor), 1), math.nan)
+            return Draw(actions.numpy(), logp.numpy(), entropy.numpy())
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, A) of each row, or a substitute."""
@@ -65,8 +69,7 @@ class Head(nn.Module):
 
     def bounded(self, actions: Array) -> Array:
         """Return ``actions`` (N, A) clipped to the bounds."""
-        clipped: Array = np.clip(actions, self.low, self.high)
-        return clipped
+        return np.clip(actions, self.low, self.high)
 
     def scaled(self, actions: Tensor) -> Tensor:
         """Return ``actions`` (B, A) in units in which the bounds are -1 and 1."""
@@ -91,12 +94,6 @@ class Head(nn.Module):
     def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         """Return scaled actions (N, A)."""
         raise NotImplementedError
-
-    def _statistics(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies (N, 1) of the drawn actions; NaN where they have none."""
-        if not self.density:
-            return (outputs.new_full((len(outputs), 1), math.nan),) * 2
-        return self.log_prob(outputs, actions * self.reach + self.middle), self.entropy(outputs)
 
     def _mode(self, outputs: Tensor) -> Tensor:
         raise NotImplementedError
@@ -304,13 +301,10 @@ class Diffusion(Head):
         self.alpha: Tensor
         self.alpha_bar: Tensor
         self.step_table: Tensor
-        self.step = nn.Linear(features, features)
-        self.noisy = nn.Linear(self.width, features)
-        self.hidden = nn.Linear(features, features)
-        self.noise = nn.Linear(features, self.width)
-        for layer in (self.step, self.noisy, self.hidden, self.noise):
-            nn.init.orthogonal_(layer.weight, 2**0.5 if layer is not self.noise else 0.01, generator=generator)
-            nn.init.zeros_(layer.bias)
+        self.step = orthogonal(nn.Linear(features, features), 2**0.5, generator)
+        self.noisy = orthogonal(nn.Linear(self.width, features), 2**0.5, generator)
+        self.hidden = orthogonal(nn.Linear(features, features), 2**0.5, generator)
+        self.noise = orthogonal(nn.Linear(features, self.width), 0.01, generator)
 
     def predicted(self, outputs: Tensor, noisy: Tensor, steps: Tensor) -> Tensor:
         """Return the noise (B, A) that is in ``noisy`` (B, A), scaled actions, after ``steps`` (B,) of noise."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from multigrid_rl.models import Layout
 from multigrid_rl.text import expected
 
 Floats = NDArray[np.float32]
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 
 
@@ -42,13 +43,19 @@ def tower(
     layers: list[nn.Module] = []
     for k, (before, after) in enumerate(pairwise(sizes)):
         last = k == len(sizes) - 2
-        layer = nn.Linear(before, after)
-        nn.init.orthogonal_(layer.weight, last_gain if last else gain, generator=generator)
-        nn.init.zeros_(layer.bias)
+        layer = orthogonal(nn.Linear(before, after), last_gain if last else gain, generator)
         # Ba et al. 2016, https://arxiv.org/abs/1607.06450
         norm = [nn.LayerNorm(after)] if layer_norm else []
         layers += [layer] if last else [layer, *norm, ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
+
+
+def orthogonal(layer: Layer, gain: float, generator: Generator) -> Layer:
+    """Return a layer with orthogonal weights, scaled by ``gain``, and a bias of zeros, if it has one."""
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 class MLPActorCritic(nn.Module):

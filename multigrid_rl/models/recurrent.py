@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
-from multigrid_rl.models.mlp import first_rows, sum_of_rows, table_of
+from multigrid_rl.models.mlp import first_rows, orthogonal, sum_of_rows, table_of
 from multigrid_rl.models.vector import LogStd, Normaliser
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -52,11 +52,9 @@ class RecurrentActorCritic(nn.Module):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 nn.init.zeros_(weight)
-        for layer, gain in ((self.policy, 0.01), (self.value_hidden, 2**0.5), (self.value, 1.0)):
-            nn.init.orthogonal_(layer.weight, gain, generator=generator)
-            nn.init.zeros_(layer.bias)
-        if self.encode is not None:
-            nn.init.orthogonal_(self.encode.weight, generator=generator)
+        for layer, gain in ((self.policy, 0.01), (self.value_hidden, 2**0.5), (self.value, 1.0), (self.encode, 1.0)):
+            if layer is not None:
+                orthogonal(layer, gain, generator)
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step: tokens (B, D) and state (B, S) to logits (B, K), values (B,) and the next state (B, S)."""

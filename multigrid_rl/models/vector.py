@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.models import Layout
 from multigrid_rl.models.distributions import NO_CHOICE
-from multigrid_rl.models.mlp import tower
+from multigrid_rl.models.mlp import orthogonal, tower
 
 Array = NDArray[Any]
 #: Normalised observations are clipped to +- this.
@@ -44,8 +44,7 @@ class Moments:
     @property
     def std(self) -> NDArray[np.float64]:
         """Standard deviation (width,), never 0."""
-        result: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
-        return result
+        return np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
 
 
 class LogStd(nn.Module):
@@ -162,8 +161,8 @@ class CentralActorCritic(VectorActorCritic):
         assert isinstance(layout.observation, int)
         self.size = layout.observation
         # A part of the first layer of values, which players do not have.
-        self.central = nn.Linear(sum(layout.central), layout.hidden[0], bias=False)
-        nn.init.orthogonal_(self.central.weight, 2**0.5, generator=layout.generator)
+        central = nn.Linear(sum(layout.central), layout.hidden[0], bias=False)
+        self.central = orthogonal(central, 2**0.5, layout.generator)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D + C)."""
@@ -192,10 +191,7 @@ class ImageActorCritic(VectorActorCritic):
             # https://doi.org/10.1038/nature14236); a small board keeps its cells.
             stride = 2 if max(height, width) > _SMALL else 1
             layer = nn.Conv2d(channels, _CHANNELS[len(layers) > 1], 3, stride, padding=1)
-            nn.init.orthogonal_(layer.weight, 2**0.5, generator=layout.generator)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
-            layers += [layer, nn.ReLU()]
+            layers += [orthogonal(layer, 2**0.5, layout.generator), nn.ReLU()]
             height, width, channels = -(-height // stride), -(-width // stride), layer.out_channels
         return nn.Sequential(*layers, nn.Flatten(), *super()._tower(layout, height * width * channels, last, gain))
 

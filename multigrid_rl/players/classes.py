@@ -3,8 +3,6 @@
 They are tried before a run starts, and their answers are checked during play.
 """
 
-from collections.abc import Callable
-from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -121,26 +119,26 @@ class UserActor(UserPlayer):
 def checked_player(name: str, player: Any, spec: GameSpec, seat: str) -> UserPlayer:
     """Let a player act once on ``seat`` of three games and return it wrapped. Raises :class:`ConfigError`: it fails."""
     world, agent = World(spec, _TRIALS), spec.seats.index(seat)
-    view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
-    return _try_player(name, player, partial(UserPlayer, name, player), view)
-
-
-def _try_player(name: str, player: Any, build: Callable[[], UserPlayer], view: SeatView) -> UserPlayer:
-    """Return the wrapped player after one act. Raises :class:`ConfigError`: it fails."""
     with user_code(f"player {name}"):
-        if not hasattr(player, "act"):
-            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(player).__name__))
-        memory = [part for part in ("initial_state", "reset_state") if hasattr(player, part)]
-        if len(memory) == 1:
-            raise ConfigError(expected(f"player {name}", "both initial_state and reset_state, or neither", memory[0]))
-        wrapper = build()
-        state = wrapper.initial_state(_TRIALS)
-        _, state = wrapper.act_checked(view, state, Streams(0, np.arange(_TRIALS)))
-        if not memory and state is not None:
-            wanted = "None as the next memory without initial_state and reset_state"
-            raise ConfigError(expected(f"player {name}: act", wanted, type(state).__name__))
-        wrapper.reset_state(state, np.ones(_TRIALS, np.bool_))
+        wrapper = UserPlayer(name, player)
+        _try_player(wrapper, SeatView(world.outputs.tokens[:, agent], world.board(), agent))
     return wrapper
+
+
+def _try_player(wrapper: UserPlayer, view: SeatView) -> None:
+    """Let a wrapped player act once. Raises :class:`ConfigError` for what it lacks, and what the player raises."""
+    key, player = f"player {wrapper.name}", wrapper.player
+    if not hasattr(player, "act"):
+        raise ConfigError(expected(key, "something with act(view, state, rng)", type(player).__name__))
+    memory = [part for part in ("initial_state", "reset_state") if hasattr(player, part)]
+    if len(memory) == 1:
+        raise ConfigError(expected(key, "both initial_state and reset_state, or neither", memory[0]))
+    state = wrapper.initial_state(_TRIALS)
+    _, state = wrapper.act_checked(view, state, Streams(0, np.arange(_TRIALS)))
+    if not memory and state is not None:
+        wanted = "None as the next memory without initial_state and reset_state"
+        raise ConfigError(expected(f"{key}: act", wanted, type(state).__name__))
+    wrapper.reset_state(state, np.ones(_TRIALS, np.bool_))
 
 
 def import_player(code: str, *arguments: Any) -> Any:
@@ -162,8 +160,9 @@ def agent_player(name: str, player: Any, agent: AgentSpec) -> UserActor:
     space, size = agent.observation_space, int(np.prod(agent.observation_space.shape or (1,)))
     rows = np.ones((_TRIALS, size), np.float32 if isinstance(space, spaces.Box) else np.uint8)
     rows[:, : rows.shape[1] - agent.legal] = 0
-    wrapper = UserActor(name, player, agent.action_space)
-    _try_player(name, player, lambda: wrapper, SeatView(rows, None, 0))
+    with user_code(f"player {name}"):
+        wrapper = UserActor(name, player, agent.action_space)
+        _try_player(wrapper, SeatView(rows, None, 0))
     return wrapper
 
 

@@ -36,7 +36,13 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int, game: S
         trained = trained.model_copy(update={"scenario": _scenario_of_same_game(catalogue, trained.scenario)})
         game = load_scenario(trained.scenario).kind.spec
     if game is not None and place_of(game).who(game).has_winner:
-        values |= {"scenario": trained.scenario, **_measure(source, trained, catalogue, episodes, game)}
+        seat = trained.seats[0] if trained.seats else "none"
+        if seat not in game.seats:
+            raise PlayerError(expected(f"{source}: seats", ", ".join(game.seats), seat))
+        place_of(game).fits(game, trained, seat)
+        # The slash marks a folder: this is not a name.
+        values |= _measure_against_all(catalogue, f"{source}/", game, trained.scenario, episodes)
+        values["scenario"] = trained.scenario
     card = write_player(catalogue.root / name, read_network(source, trained).state_dict(), values)
     catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
     return card
@@ -60,19 +66,10 @@ def averaged(sources: Sequence[Path], folder: Path) -> Path:
     return folder
 
 
-def _measure(source: Path, card: Card, catalogue: Catalogue, episodes: int, spec: Seats) -> dict[str, list[Strength]]:
-    """Return a new player's strength, and the results of random in its place."""
-    seat = card.seats[0] if card.seats else "none"
-    if seat not in spec.seats:
-        raise PlayerError(expected(f"{source}: seats", ", ".join(spec.seats), seat))
-    place_of(spec).fits(spec, card, seat)
-    # The slash marks a folder: this is not a name.
-    return _measure_against_all(catalogue, f"{source}/", spec, card.scenario, episodes)
-
-
 def _measure_against_all(
     catalogue: Catalogue, name: str, spec: Seats, scenario: str, episodes: int
 ) -> dict[str, list[Strength]]:
+    """Return a player's strength, and the results of random in its place."""
     opponents = [*BUILT_IN, *_frozen_for(catalogue, scenario)]
     if len(sides_of(spec)) == 1 or not place_of(spec).built_in:
         opponents = ["random"]  # with one team there is no opponent: one row has the player's results

@@ -185,23 +185,17 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
 
     Raises :class:`PlayerError` if it cannot play that seat.
     """
-    mirrored = seat not in card.seats
+    mirrored, other = seat not in card.seats, other_seat(seat)
     team, needed = spec.seats_of(spec.team_of(seat)), token_categories(spec) * card.members
     view = ObservationSignature(view_size=spec.view_size, categories=needed)
     for part, valid, wanted, got in (
         ("env", card.env is None, "the red/blue-door game", card.env and card.env.env_id),
-        (
-            "seats",
-            not mirrored or other_seat(seat) in card.seats,
-            f"{seat} or {other_seat(seat)}",
-            ", ".join(card.seats),
-        ),
+        ("seats", not mirrored or other in card.seats, f"{seat} or {other}", ", ".join(card.seats)),
         ("members", card.members in {1, len(team)}, f"1 or {len(team)}", card.members),
         ("actions", card.actions == len(ACTIONS), str(len(ACTIONS)), card.actions),
         ("observation", card.observation.categories == needed, str(view), card.observation),
     ):
         if not valid:
-            raise PlayerError(
-                expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
-            )
+            key = f"player {card.name} does not fit seat {seat}: {part}"
+            raise PlayerError(expected(key, wanted, shown(str(got), 200)))
     return mirrored

@@ -226,7 +226,7 @@ def match_around(
         raise ConfigError(expected("players", wanted, wrong[0]))
     seated = {}
     for seat in others:
-        choice = overrides.get(seat, selected.opponents.get(seat, DEFAULT))
+        choice = overrides.get(seat, selected.kind.opponents.get(seat, DEFAULT))
         single = {choice: 1.0} if isinstance(choice, Hashable) else {}
         mixture: Mapping[Any, float] = choice if isinstance(choice, Mapping) else single
         if not mixture or not all(isinstance(w, Real) and 0 < float(w) < math.inf for w in mixture.values()):

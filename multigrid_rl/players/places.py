@@ -171,21 +171,6 @@ class SeatedKind(EnvironmentKind):
         """Return all seats of a team in index order, including those that do not learn."""
         return tuple(self.spec.seats_of(team))
 
-
-class Doors(SeatedKind):
-    """The red/blue-door game: a board, and a player on each seat."""
-
-    board: ClassVar[bool] = True
-    shaped: ClassVar[bool] = True
-    stock: ClassVar[bool] = True
-
-    game: GameConfig
-
-    @property
-    def spec(self) -> GameSpec:
-        """The game."""
-        return self.game.spec()
-
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's matches."""
         from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it brings torch
@@ -202,3 +187,18 @@ class Doors(SeatedKind):
             bonus=config.train.bonus,
             league=self.pool_seats,
         )
+
+
+class Doors(SeatedKind):
+    """The red/blue-door game: a board, and a player on each seat."""
+
+    board: ClassVar[bool] = True
+    shaped: ClassVar[bool] = True
+    stock: ClassVar[bool] = True
+
+    game: GameConfig
+
+    @property
+    def spec(self) -> GameSpec:
+        """The game."""
+        return self.game.spec()

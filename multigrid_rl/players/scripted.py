@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.text import expected
-from multigrid_rl.types import GameSpec, Policy, SeatView, UniformSource
+from multigrid_rl.types import Board, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.state import make_flags
 
@@ -26,13 +26,11 @@ class _Memoryless:
     def __init__(self, spec: GameSpec | None = None) -> None:
         """Make a player, which plays any game."""
 
-    def initial_state(self, games: int) -> None:  # noqa: ARG002
+    def initial_state(self, games: int) -> None:
         """Return no memory."""
-        return
 
-    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:  # noqa: ARG002
+    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:
         """Forget nothing."""
-        return
 
 
 class RandomPlayer(_Memoryless):
@@ -57,32 +55,25 @@ class IdlePlayer(_Memoryless):
 
 
 _POSES = c.CELLS * 4
+#: Buffers of a search: poses to visit, and the first action on the way to each pose.
+_Buffers = tuple[NDArray[np.int16], NDArray[np.int8]]
 
 
 @inlined
-def _agent_at(position: NDArray[np.uint8], out: NDArray[np.uint8], g: int, cell: int) -> int:
-    for a in range(position.shape[1]):
-        if position[g, a] == cell and not out[g, a]:
+def _agent_at(board: Board, g: int, cell: int) -> int:
+    for a in range(board.position.shape[1]):
+        if board.position[g, a] == cell and not board.out[g, a]:
             return a
     return -1
 
 
 @inlined
-def _first_move(
-    cells: NDArray[np.uint8],
-    position: NDArray[np.uint8],
-    out: NDArray[np.uint8],
-    g: int,
-    start: int,
-    target: int,
-    through_agents: bool,
-    queue: NDArray[np.int16],
-    first: NDArray[np.int8],
-) -> int:
+def _first_move(board: Board, g: int, start: int, target: int, through_agents: bool, buffers: _Buffers) -> int:
     """Return the first action of a shortest path from pose ``start`` to one that faces ``target``; -1: there is none.
 
     DONE: the start already faces it.
     """
+    queue, first = buffers
     for pose in range(_POSES):
         first[pose] = -1
     first[start] = c.DONE
@@ -95,7 +86,7 @@ def _first_move(
         ahead = cell + c.STRIDE[heading]
         if ahead == target:
             return int(first[pose])
-        free = cells[g, ahead] == c.EMPTY and (through_agents or _agent_at(position, out, g, ahead) < 0)
+        free = board.cells[g, ahead] == c.EMPTY and (through_agents or _agent_at(board, g, ahead) < 0)
         for action in range(3):
             if action == c.FORWARD:
                 if not free:
@@ -135,13 +126,11 @@ def _goal(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, 
 
 
 @inlined
-def _nearest_opponent(
-    position: NDArray[np.uint8], out: NDArray[np.uint8], g: int, agent: int, team: NDArray[np.uint8]
-) -> int:
+def _nearest_opponent(board: Board, g: int, agent: int, team: NDArray[np.uint8]) -> int:
     nearest_cell, nearest_distance = -1, 1000
     for a in range(len(team)):
-        if team[a] != team[agent] and not out[g, a]:
-            here, there = int(position[g, agent]), int(position[g, a])
+        if team[a] != team[agent] and not board.out[g, a]:
+            here, there = int(board.position[g, agent]), int(board.position[g, a])
             distance = abs(here // 8 - there // 8) + abs(here % 8 - there % 8)
             if distance < nearest_distance:
                 nearest_cell, nearest_distance = there, distance
@@ -150,33 +139,29 @@ def _nearest_opponent(
 
 @kernel
 def _plan(
-    cells: NDArray[np.uint8],
-    position: NDArray[np.uint8],
-    heading: NDArray[np.uint8],
-    hand: NDArray[np.uint8],
-    out: NDArray[np.uint8],
+    board: Board,
     agent: int,
     team: NDArray[np.uint8],
     hunt: bool,
     death_match: bool,
     uniform: NDArray[np.float64],
-    queue: NDArray[np.int16],
-    first: NDArray[np.int8],
+    buffers: _Buffers,
     actions: NDArray[np.int8],
 ) -> None:
+    cells, position, heading, hand, out = board
     for g in range(len(cells)):
         actions[g] = c.DONE
         if out[g, agent]:
             continue
         pose = int(position[g, agent]) * 4 + int(heading[g, agent])
         ahead = int(position[g, agent]) + c.STRIDE[heading[g, agent]]
-        other = _agent_at(position, out, g, ahead)
+        other = _agent_at(board, g, ahead)
         if death_match and other >= 0 and team[other] != team[agent]:
             actions[g] = c.TOGGLE
             continue
         target, action = _goal(cells, g, int(team[agent]), int(hand[g, agent]))
         if hunt and death_match:
-            prey = _nearest_opponent(position, out, g, agent, team)
+            prey = _nearest_opponent(board, g, agent, team)
             if prey >= 0:
                 target, action = prey, c.TOGGLE
         if action == c.DROP:
@@ -185,9 +170,9 @@ def _plan(
             continue
         if target < 0:
             continue
-        move = _first_move(cells, position, out, g, pose, target, False, queue, first)
+        move = _first_move(board, g, pose, target, False, buffers)
         if move < 0:
-            move = _first_move(cells, position, out, g, pose, target, True, queue, first)
+            move = _first_move(board, g, pose, target, True, buffers)
         if move == c.DONE:
             actions[g] = action
         elif move >= 0:
@@ -203,25 +188,15 @@ class _Scripted(_Memoryless):
     def __init__(self, spec: GameSpec) -> None:
         self._team = make_flags(spec).team
         self._death_match = spec.death_match
-        self._queue = np.empty(_POSES, np.int16)
-        self._first = np.empty(_POSES, np.int8)
+        self._buffers: _Buffers = np.empty(_POSES, np.int16), np.empty(_POSES, np.int8)
 
     def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
         """Plan one action for each game. Raises ``ValueError`` if the view has no board."""
         if view.board is None:
             raise ValueError(expected(f"player {self.name}", "a view with the whole board", "one without"))
         actions = np.empty(len(view.tokens), np.int8)
-        _plan(
-            *view.board,
-            view.seat,
-            self._team,
-            self.hunt,
-            self._death_match,
-            rng.uniform(1),
-            self._queue,
-            self._first,
-            actions,
-        )
+        drawn = rng.uniform(1)
+        _plan(view.board, view.seat, self._team, self.hunt, self._death_match, drawn, self._buffers, actions)
         return actions, None
 
 

@@ -84,8 +84,6 @@ class PettingZoo(SeatedKind):
 
     def factory(self, config: Any, hashes: dict[str, str]) -> EnvFactory:
         """Return the recipe for a run's games. Raises ``ConfigError``: a network or scheme that does not fit."""
-        from multigrid_rl.players.factories import MatchFactory  # noqa: PLC0415 - it imports torch
-
         memory, info = config.model.recurrent, describe_game(self.env_id, self.env_args)
         learning_seats, shaping = [info.seats[seat] for seat in self.learning], config.train.shaping
         legal, images = any(seat.legal for seat in learning_seats), all(seat.image for seat in learning_seats)
@@ -99,17 +97,9 @@ class PettingZoo(SeatedKind):
         ):
             if not valid:
                 raise ConfigError(expected(key, wanted, got))
-        return MatchFactory(
-            spec=replace(self.spec, gaps=not memory),
-            opponents=self.opponents,
-            checkpoints=config.checkpoint_root(),
-            hashes=hashes,
-            seed=config.seed,
-            shared=config.shared,
-            shaping=shaping,
-            league=self.pool_seats,
-            scheme=config.scheme,
-        )
+        factory: Any = super().factory(config, hashes)
+        matches: EnvFactory = replace(factory, spec=replace(factory.spec, gaps=not memory))
+        return matches
 
     def _central(self, config: Any, info: GameDescription) -> Iterator[tuple[str, bool, str, Any]]:
         """Yield the requirements of central critics."""
@@ -223,18 +213,7 @@ class ZooPlace(SeatByAgent):
         self, game: ZooSpec, num_envs: int, *, seed: int, first: int, auto_reset: bool = True
     ) -> PettingZooEnvs:
         """Build games that show all their seats."""
-        names = tuple(dict.fromkeys(game.teams.values()))
-        return _environments_of(game)(
-            *(game.env_id, num_envs),
-            env_args=game.env_args,
-            teams=tuple(names.index(team) for team in game.teams.values()) if game.wins else None,
-            gaps=game.gaps,
-            seed=seed,
-            first=first,
-            auto_reset=auto_reset,
-            swapped=game.symmetric if game.swaps else (),
-            draw_mode=game.draw_mode,
-        )
+        return _environments_of(game)(game, num_envs, seed=seed, first=first, auto_reset=auto_reset)
 
     def of_league(self, game: ZooSpec) -> ZooSpec:
         """Return the game with symmetric seats that swap roles: otherwise a learner would only learn to move first."""

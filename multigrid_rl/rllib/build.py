@@ -320,7 +320,7 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
     drawn_values = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
     words = [*selection, *overrides, *keyword_overrides(fixed_values)]
     run = compose(words)
-    for seat in run.scenario.opponents if opponents else ():
+    for seat in run.scenario.kind.opponents if opponents else ():
         if is_drawn(opponents[0]):
             drawn_values[f"scenario.seats.{seat}"] = opponents[0]
         else:

@@ -133,31 +133,26 @@ def _steps(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
 
 
-def prune(folder: Path, keep: int) -> list[str]:
+def prune(folder: Path, keep: int) -> None:
     """Remove all but the ``keep`` newest checkpoints and the one with the best gate margin.
 
     Args:
         folder: of all checkpoints of a run.
         keep: how many of the newest stay, at least 1.
-
-    Returns:
-        Names of removed ones.
     """
     paths = checkpoints_in(folder)
     ranks = {path: _rank(path) for path in paths}
     # Margins of two stages are about different gates: those of the later one count.
     ranked = [path for path in paths if ranks[path] is not None]
     best = max(ranked, key=lambda path: (ranks[path], _steps(path)), default=None)
-    outdated = [path for path in paths[:-keep] if path != best]
     if best is not None:
         write_atomic(folder / "best", f"{best.name}\n".encode())
-    for path in outdated:
+    for path in (path for path in paths[:-keep] if path != best):
         # Renamed first: a kill half-way leaves no half checkpoint under its name.
         removed = folder / REMOVED
         clear(removed)
         path.rename(removed)
         clear(removed)
-    return [path.name for path in outdated]
 
 
 def commit(sealed: Path, final: Path) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from multigrid_rl.config.schema import RunConfig, to_yaml
 from multigrid_rl.files import free_path, json_text, read_plain_yaml, write_atomic
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.checkpoints import Checkpoint, read_state, set_aside_newer, start_of
-from multigrid_rl.runs.provenance import circumstances, config_hash, user_modules
+from multigrid_rl.runs.provenance import circumstances, config_hash, facts_of, user_modules
 from multigrid_rl.tables import TRACKERS, find, load
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import import_object
@@ -97,12 +96,12 @@ class RunFolder:
     Args:
         path: of the folder; must not exist yet.
         seated: background players by seat, of all stages.
-        facts: of its inputs, for its provenance; see :func:`runs.provenance.facts_of`.
 
-    Raises ``FileExistsError``: the folder exists already.
+    Raises ``FileExistsError``: the folder exists already; as :func:`runs.provenance.facts_of`.
     """
 
-    def __init__(self, path: Path, config: RunConfig, seated: Seating, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, config: RunConfig, seated: Seating) -> None:
+        facts = facts_of(config)
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self._lock = lock_file(path / LOCK)
@@ -116,7 +115,7 @@ class RunFolder:
                 for seat, players in seated.items()
                 for player in players
             ],
-            **(facts or {}),
+            **facts,
         }
         with ExitStack() as undo:  # a run that cannot begin leaves nothing
             undo.callback(self.discard)
@@ -197,8 +196,7 @@ class RunFolder:
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
         *lines, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
-        row: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
-        return row
+        return json.loads(lines[-1]) if lines else None
 
     def checkpoint_path(self, env_steps: int) -> Path:
         """Return the folder of the checkpoint at ``env_steps``."""

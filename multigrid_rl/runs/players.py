@@ -234,7 +234,7 @@ def scenario_of(card: Card) -> str | None:
 def code_of_run(config: RunConfig) -> list[str]:
     """Return names of outside code in a run's scenario: environments, players, agents' folders."""
     scenario = config.scenario
-    names = [name for row in scenario.opponents.values() for name in row]
+    names = [name for row in scenario.kind.opponents.values() for name in row]
     code = [name for name in names if runs_code(name)]
     return [*code_of_env(scenario.env_id, scenario.env_args), *code]
 
@@ -330,7 +330,7 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
             raise PlayerError(f"init: {error}") from error
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
-        card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
+        card: Any = player.card
         ours = config.model.model_dump(mode="json", exclude=FREE)
         theirs = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=FREE)
         for model in (ours, theirs):

@@ -223,8 +223,7 @@ def read_standings(run: Path) -> list[dict[str, Any]]:
     Raises ``ConfigError``: the file is damaged.
     """
     path = run / STANDINGS
-    rows: list[dict[str, Any]] = _read_file(path, _Standings)["players"] if path.is_file() else []
-    return rows
+    return _read_file(path, _Standings)["players"] if path.is_file() else []
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:

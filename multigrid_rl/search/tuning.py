@@ -26,7 +26,6 @@ from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.rllib.session import RayError, ray_session, reason_of
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, lock_file
-from multigrid_rl.runs.provenance import facts_of
 from multigrid_rl.runs.reader import opponent_hashes, read_verdict
 from multigrid_rl.search.plans import AshaSettings, Outcome, Status, TrialSpec, plan_of, score_of
 from multigrid_rl.search.search_folder import STOP, SearchFolder
@@ -307,7 +306,7 @@ def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:
     if resumed_from is not None:
         run = RunFolder.reopen(path, config, resumed_from)
     else:
-        run = RunFolder(path, config, seated_players(stages), facts_of(config))
+        run = RunFolder(path, config, seated_players(stages))
     stop = folder.path / STOP
     try:
         checkpoint_path = start.path if start else None

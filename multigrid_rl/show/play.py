@@ -67,7 +67,7 @@ def find_other_players(
             raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
     names: dict[str, str] = {seat: PERSON}
     players: dict[str, Policy] = {}
-    weights = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
+    weights = next(iter(scenario.kind.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
     opponent_name = opponent or max(weights, key=lambda name: weights[name])
     for team_name in dict.fromkeys(map(spec.team_of, opponent_seats)):
         if opponent_name not in catalogue.names() and Path(opponent_name).is_dir():

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.overrides import SHORT, parse, written
+from multigrid_rl.config.overrides import SHORT, parse, value_at, written
 from multigrid_rl.config.recipes import FILES, GROUPS
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
@@ -62,16 +62,10 @@ def settings(overrides: Sequence[str]) -> list[str]:
     lines = []
     for key, value in values_set.items():
         if key not in _SHOWN:
-            previous = None if key in _CHOICES else _value_at(previous_values, SHORT.get(key, key))
+            previous = None if key in _CHOICES else next(value_at(previous_values, SHORT.get(key, key)), None)
             instead = "" if previous in (None, {}, value) else f" instead of {written(previous)}"
             lines.append(f"{key}={written(value)}{instead}")
     return lines
-
-
-def _value_at(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, dict) else None
-    return values
 
 
 def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequence[str] = ()) -> str:
@@ -91,6 +85,6 @@ def hint(verdict: dict[str, Any], path: Path, config: RunConfig, changed: Sequen
         return f"{expected}; set here: {', '.join(changed)}"
     if all(metric.startswith("entropy/") for metric in unmet):
         return "it still explores: a smaller train.entropy_coef, or an earlier end of it, train.entropy_decay"
-    if config.train.name == "ppo" and config.scenario.opponents and all("return" in metric for metric in unmet):
+    if config.train.name == "ppo" and config.scenario.kind.opponents and all("return" in metric for metric in unmet):
         return f"it loses too often: `{program()} report {run}` shows games; a weaker opponent first, then init={run}"
     return f"`{program()} report {run}` draws where its curves leave {'the recipe' if expected else 'the gates'}"

@@ -17,7 +17,7 @@ from multigrid_rl.players.cards import write_player
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, newest_good, prune, read_state, seal, write_state
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.tables import load
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, reason
 from multigrid_rl.training.run import TrainingRun
 from multigrid_rl.training.stages import card_of
 from multigrid_rl.types import RunError
@@ -184,14 +184,12 @@ def checkpoint(algorithm: Any, config: RunConfig, folder: RunFolder) -> None:
         commit(unfinished, folder.checkpoint_path(run.env_steps))
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)  # frees a full disk
-        raise RunError(
-            f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
-            f"{run.env_steps:,}; those before it are whole"
-        ) from error
+        problem = f"no checkpoint at step {run.env_steps:,}; those before it are whole"
+        raise RunError(f"{reason(error, unfinished)}: {problem}") from error
     try:
         prune(root, config.train.keep_checkpoints)
     except OSError as error:
-        raise RunError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
+        raise RunError(f"{reason(error, root)}: old checkpoints stay") from error
 
 
 def advance_league(run: TrainingRun, config: RunConfig, folder: RunFolder) -> None:
@@ -204,8 +202,8 @@ def advance_league(run: TrainingRun, config: RunConfig, folder: RunFolder) -> No
     try:
         run.advance_league(lambda target: write_players(target, run, config, folder.path, folder.provenance))
     except OSError as error:
-        reason = f"{error.filename or folder.path}: {error.strerror or error}"
-        raise RunError(f"{reason}: no snapshot at step {run.env_steps:,}; those before it are whole") from error
+        problem = f"no snapshot at step {run.env_steps:,}; those before it are whole"
+        raise RunError(f"{reason(error, folder.path)}: {problem}") from error
 
 
 def write_players(

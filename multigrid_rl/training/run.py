@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from multigrid_rl.runs.reports import Reports
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.training.stages import Stage
 from multigrid_rl.training.trainers import Metrics, Sampler
-from multigrid_rl.types import EnvFactory, EpisodeTable, RunError
+from multigrid_rl.types import Clock, EnvFactory, EpisodeTable, RunError
 
 LOG = logging.getLogger(__name__)
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage")
@@ -117,21 +116,21 @@ class TrainingRun:
         """Sample, learn and set weights once, in the stage that is due."""
         self._advance_stage()
         # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
-        times = [time.perf_counter()]
+        clock = Clock()
         experience = self.sampler.sample()
         for part in experience:
             if part.weights_hash and part.weights_hash != self._sent_hash:
                 raise RunError("an env runner played with other weights than it was sent")
-        times.append(time.perf_counter())
+        clock.lap("sample")
         self.env_steps += sum(part.env_steps for part in experience)
         learned = self.learner.learn(experience, self.env_steps)
-        times.append(time.perf_counter())
+        clock.lap("learn")
         self.send_weights()
-        times.append(time.perf_counter())
+        clock.lap("sync")
         self.policy_updates += 1
         self.finished, extra = self.sampler.finished(experience)
-        sample_s, learn_s, sync_s = np.diff(times).tolist()
-        seconds = {"sample": sample_s + time.perf_counter() - times[-1], "learn": learn_s, "sync": sync_s}
+        clock.lap("sample")
+        seconds = clock.drain()
         for part in experience:  # a mean over the processes
             for name, spent_s in part.seconds.items():
                 seconds[name] = seconds.get(name, 0.0) + spent_s / len(experience)
@@ -223,11 +222,8 @@ class TrainingRun:
         """
         roster = None if self.league is None else self.league.advance(self.env_steps, export)
         if roster is not None:
-            self._set_roster(self.league.roster())
+            self._factories[0] = self._factories[0].with_roster(self.league.roster())  # a league has no curriculum
             self.sampler.set_opponents(self._factories[0], roster)
-
-    def _set_roster(self, roster: Any) -> None:
-        self._factories[0] = self._factories[0].with_roster(roster)  # a league has no curriculum
 
     def fingerprints(self) -> dict[str, str]:
         """Fingerprints of the learner's weights, by module."""
@@ -243,12 +239,8 @@ class TrainingRun:
         sampler_state = {"env_runners": self.sampler.remote, "env_runner_restarts": self.sampler.restarts}
         return {**state, **sampler_state, "tracker": self.reports.get_state()}
 
-    def set_state(self, state: dict[str, Any]) -> bool:
-        """Continue from a state, after RLlib has restored its own; logs a warning where the games start afresh.
-
-        Returns:
-            Whether the games continue; else fresh ones are played.
-        """
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state, after RLlib has restored its own; logs a warning where the games start afresh."""
         if state["stage"] != self.stage:
             self.enter(state["stage"])
         for name in _COUNTERS:
@@ -262,23 +254,20 @@ class TrainingRun:
             self.league.set_state(state["league"])
             same = state["env_runners"] == self.sampler.remote
             playing = {number for games in state["games"].values() for number in games["opponents"]} if same else ()
-            self._set_roster(self.league.roster(playing))
-        games_restored = self.sampler.set_state(state, self._factories[self.stage])
-        if not games_restored:
+            self._factories[0] = self._factories[0].with_roster(self.league.roster(playing))
+        if not self.sampler.set_state(state, self._factories[self.stage]):
             LOG.warning("other games or env runners than before: weights and gates go on, games start afresh")
-        return games_restored
 
 
 def _update_metrics(learned: dict[str, Metrics]) -> Metrics:
     row = {}
     for module, statistics in learned.items():
         # Gates use the entropy of the sampling policy; this one is of the last minibatch.
-        excluded = ("entropy", "gradient_steps", "total_loss", *_UPDATE_STATISTICS)
         for name, value in statistics.items():
             if "/" in name:
                 row[name] = value
-            elif name not in excluded:
-                row[f"learner/{module}/{name}"] = value
             elif name in _UPDATE_STATISTICS:
                 row[f"{name}/{module}"] = value
+            elif name not in ("entropy", "gradient_steps", "total_loss"):
+                row[f"learner/{module}/{name}"] = value
     return row

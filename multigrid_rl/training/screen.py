@@ -144,7 +144,7 @@ def preflight(
     train = config.train
     lines = [f"set:      {value}" for value in changed]
     lines.append(f"recipe:   {_recipe_line(config, changed)}")
-    lines.append(f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})")
+    lines.append(f"learns:   {', '.join(config.scenario.kind.learning)} ({SCHEMES[config.scheme]})")
     lines += [f"expect:   {prediction}" for prediction in filter(None, [expectation(config)])]
     if config.scenario.game is None:
         arguments = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
@@ -153,7 +153,7 @@ def preflight(
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {description}" for name, description in reward_facts(train)]
-    idle = [seat for seat in train.bonus if seat not in ("all", *config.scenario.learning)]
+    idle = [seat for seat in train.bonus if seat not in ("all", *config.scenario.kind.learning)]
     lines += [f"warning:  train.bonus.{seat}: it has no effect, as {seat} does not learn" for seat in idle]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
     if train.lr > LARGE_LR:
@@ -203,7 +203,7 @@ def _stages(config: RunConfig) -> Iterator[str]:
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []
-        seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
+        seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.kind.opponents.items())
         against = f" against {seats}" if seats else ""
         yield f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins"
 
@@ -233,7 +233,7 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
         words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_gate_value(g)})" for g in unmet]
         outcome = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
     else:
-        outcome = f"no gates for {', '.join(config.scenario.learning)} in {config.scenario.name}"
+        outcome = f"no gates for {', '.join(config.scenario.kind.learning)} in {config.scenario.name}"
     if v["stage"] < v["stages"] - 1:
         outcome = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
     if v["ended"] == "interrupted":

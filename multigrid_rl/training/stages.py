@@ -64,7 +64,7 @@ def load_stages(config: RunConfig, before: Path | None) -> tuple[list[Stage], Se
         stages = stages_of(config, hashes)
         check_memory(config, stages[-1].factory.specs)
         seated = seated_players(stages)
-        seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
+        seats = [seat for seat in config.scenario.seats if seat not in config.scenario.kind.learning]
         for name in (name for names in config.scenario.held_out.values() for name in names):
             try:
                 Catalogue(config.checkpoint_root()).seat(name, config.scenario.kind.spec, seats[0])
@@ -129,7 +129,7 @@ def card_of(stage: Stage, module: str, config: RunConfig) -> dict[str, Any]:
     return {
         "name": f"{scenario.name}-{module}",
         "architecture": config.model.model_dump(mode="json"),
-        **signature(agent, scenario.view_size),
+        **signature(agent, None if scenario.game is None else scenario.game.view_size),
         **({} if agent.own is None else agent.own.card_fields),
         "scenario": scenario.name,
         "env": env_signature(scenario),

@@ -69,8 +69,7 @@ CELL: Final = _cell_table()
 
 def decode(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Turn cell codes of any shape into triples: shape ``codes.shape + (3,)``."""
-    triples: NDArray[np.uint8] = CELL[codes]
-    return triples
+    return CELL[codes]
 
 
 def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:

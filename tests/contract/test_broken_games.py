@@ -89,7 +89,7 @@ def test_step_that_never_answers_is_ended(fault, monkeypatch):
     with pytest.raises(RunError, match=f"step: .* no answer in time; {SECONDS} says how many seconds"):
         play(BROKEN, fault=fault)
     monkeypatch.setenv(SECONDS, "0")  # as long as it likes
-    assert PettingZooEnvs(BROKEN, 1)._limit._seconds == 0
+    assert PettingZooEnvs(compose([f"env_id={BROKEN}"]).scenario.kind.spec, 1)._limit._seconds == 0
 
 
 def test_episode_that_is_over_when_it_begins_and_one_that_never_ends():
@@ -115,7 +115,7 @@ def test_what_belongs_to_no_agent_may_stand_beside():
 
 def test_environments_are_closed_when_they_are_let_go():
     closed = []
-    envs = PettingZooEnvs(BROKEN, 2)
+    envs = PettingZooEnvs(compose([f"env_id={BROKEN}"]).scenario.kind.spec, 2)
     for game in envs.games:
         game.close = lambda: closed.append(1)
     del envs, game

@@ -81,7 +81,7 @@ def test_frozen_player_has_measured_strength_and_baseline(name):
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_default_opponents_are_in_catalogue_and_fit(scenario, catalogue):
     loaded = load_scenario(scenario)
-    for seat, name in [(seat, name) for seat, names in loaded.opponents.items() for name in names]:
+    for seat, name in [(seat, name) for seat, names in loaded.kind.opponents.items() for name in names]:
         assert name in catalogue.names()
         catalogue.seat(name, loaded.spec, seat)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.envs.connect_four import CONNECT_FOUR, ConnectFourEnvs, has_four
-from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
 from multigrid_rl.types import RunError
 
 GAMES, SEATS = 6, ("player_0", "player_1")
@@ -12,8 +12,8 @@ GAMES, SEATS = 6, ("player_0", "player_1")
 
 def both(swapped, **others):
     """Return the same games, played by the package and in one call."""
-    arguments = {"teams": (0, 1), "seed": 3, "first": 7, "swapped": [SEATS] if swapped else (), **others}
-    return [kind(CONNECT_FOUR, GAMES, **arguments) for kind in (PettingZooEnvs, ConnectFourEnvs)]
+    game = ZooSpec(CONNECT_FOUR, {}, {seat: seat for seat in SEATS}, wins=True, symmetric=(SEATS,), swaps=swapped)
+    return [kind(game, GAMES, seed=3, first=7, **others) for kind in (PettingZooEnvs, ConnectFourEnvs)]
 
 
 def drawn(env, generator):

@@ -215,7 +215,7 @@ def test_eliminated_seat_terminates_while_team_plays_on(scenario):
 
 def test_unnamed_seats_keep_scenario_players():
     env = SeatEnv("2v2", FOCAL, {"red_1": "idle", "blue_1": "hunter"})
-    own = "+".join(load_scenario("2v2").opponents["blue_0"])
+    own = "+".join(load_scenario("2v2").kind.opponents["blue_0"])
     names = {seat: player.name for seat, player in env.match._players.items()}
     assert names == {"blue_0": own, "blue_1": "hunter", "red_1": "idle"}
 
@@ -226,7 +226,7 @@ def test_every_id_is_made_and_played_without_arguments(env_id):
     env.reset(seed=1)
     env.step(0)
     match, scenario = env.unwrapped.match, load_scenario(_scenario_of(env_id))
-    for seat in set(scenario.learning) - {env.unwrapped.seat}:
+    for seat in set(scenario.kind.learning) - {env.unwrapped.seat}:
         assert match._players[seat].name == "random"
 
 

@@ -200,7 +200,8 @@ def test_adapter_of_the_page_makes_agents_of_a_gymnasium_id_with_tuples(tmp_path
     (tmp_path / "team_env.py").write_text(page[page.index("# team_env.py") :].partition("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     gymnasium.register("Team-v0", Team, disable_env_checker=True)
-    envs = PettingZooEnvs("pettingzoo:team_env:TeamEnv", 2, env_args={"env_id": "Team-v0"})
+    game = compose(["env_id=pettingzoo:team_env:TeamEnv", "env_args={env_id: Team-v0}"]).scenario.kind.spec
+    envs = PettingZooEnvs(game, 2)
     for _ in range(10):
         envs.step({agent: np.ones((2, 1), np.int64) for agent in envs.seats})
     table = envs.drain_episodes()

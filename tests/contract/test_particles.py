@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from multigrid_rl.envs.particles import SPREAD, TAG, ParticleEnvs, plays
-from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
+from multigrid_rl.envs.zoo import describe_game
 
 pytest.importorskip("mpe2")
 GAMES = 5
@@ -19,9 +20,9 @@ WORLDS = [
 
 def both(env_id, env_args):
     """Return the same games, played by the package and in one call."""
-    return [
-        kind(env_id, GAMES, env_args=env_args, seed=3, first=7, gaps=False) for kind in (PettingZooEnvs, ParticleEnvs)
-    ]
+    teams = dict.fromkeys(describe_game(env_id, env_args).seats, "one")
+    game = ZooSpec(env_id, env_args, teams, wins=False, gaps=False)
+    return [kind(game, GAMES, seed=3, first=7) for kind in (PettingZooEnvs, ParticleEnvs)]
 
 
 def drawn(env, generator):

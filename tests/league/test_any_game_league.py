@@ -1,13 +1,14 @@
 """Leagues and best responses in games of others: exact exploitability, the learned bound, who takes whose part."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from commands import call, complaint, works
 from multigrid_rl.config.compose import compose
-from multigrid_rl.envs.pettingzoo import PettingZooEnvs
+from multigrid_rl.envs.pettingzoo import PettingZooEnvs, ZooSpec
 from multigrid_rl.league.exploit import exact_exploitability
 from multigrid_rl.players.catalogue import Catalogue
 from tiny_runs import rows_of
@@ -118,10 +119,8 @@ def test_league_of_a_team_whose_seats_differ_is_refused(tmp_path):
 
 def test_parts_are_drawn_for_each_episode_and_nothing_else_changes():
     seats = ("player_0", "player_1")
-    first = {
-        swapped: PettingZooEnvs("openspiel:kuhn_poker", 400, swapped=[seats] if swapped else [], seed=5)
-        for swapped in (False, True)
-    }
+    game = ZooSpec("openspiel:kuhn_poker", {}, {seat: seat for seat in seats}, wins=False, symmetric=(seats,))
+    first = {swaps: PettingZooEnvs(replace(game, swaps=swaps), 400, seed=5) for swaps in (False, True)}
     moves = {swapped: env.deciding()["player_0"] for swapped, env in first.items()}
     assert moves[False].all()
     assert 150 < moves[True].sum() < 250

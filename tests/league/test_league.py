@@ -296,7 +296,7 @@ def test_course_presets():
 
 def test_anchors_are_written_as_mixture():
     config = compose(["scenario=1v1-league", "scenario.league.anchors=hunter:3,idle:1"])
-    assert config.scenario.opponents == {"blue_0": {"hunter": 3.0, "idle": 1.0}}
+    assert config.scenario.kind.opponents == {"blue_0": {"hunter": 3.0, "idle": 1.0}}
     assert compose(["scenario=1v1-league", "scenario.league.anchors=idle"]).scenario.league.anchors == {"idle": 1.0}
 
 

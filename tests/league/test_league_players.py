@@ -32,7 +32,7 @@ def write(folder: Path, config=ONE, scheme="dtde", model="mlp", seed=0) -> dict[
     """Write untrained networks of all who learn; returns their sha256."""
     spec, hashes = config.scenario.spec, {}
     view = tuple(token_categories(spec))
-    agents = agents_of(scheme, shared=False, seats=config.scenario.learning, view=view, choices=len(ACTIONS))
+    agents = agents_of(scheme, shared=False, seats=config.scenario.kind.learning, view=view, choices=len(ACTIONS))
     torch.manual_seed(seed)
     for agent in agents:
         architecture = {"name": model, "hidden": [8], "activation": "tanh"}

@@ -283,13 +283,14 @@ def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
         tiny_run(tmp_path / "run")
 
 
-def test_configuration_values_override_checkpoint(half):
+def test_configuration_values_override_checkpoint(half, caplog):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
     with running(algorithm_config(config)) as algorithm:
         start = half / "checkpoints" / "step_000002048"
         algorithm.read(start / "rllib")
-        assert algorithm.run.set_state(read_state(start))
+        algorithm.run.set_state(read_state(start))
+        assert "games start afresh" not in caplog.text
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
         update = learner.updater

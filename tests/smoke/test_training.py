@@ -139,7 +139,7 @@ def test_wrong_driver_weights_end_run():
 
 
 @pytest.mark.slow
-def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, cores):
+def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, cores, caplog):
     with built("cluster.num_env_runners=2") as algorithm:
         row = iterated(algorithm)
         # Played with the same weights by the same games: only the order of a batch's rows differs.
@@ -150,7 +150,8 @@ def test_env_runners_play_driver_games_and_resume(session, local, tmp_path, core
         state = pickle.dumps(algorithm.run.get_state())
         ahead, weights = [iterated(algorithm) for _ in range(2)], algorithm.run.fingerprints()
         algorithm.read(tmp_path)
-        assert algorithm.run.set_state(pickle.loads(state))
+        algorithm.run.set_state(pickle.loads(state))
+        assert "games start afresh" not in caplog.text
         assert without_time([iterated(algorithm) for _ in range(2)]) == without_time(ahead)
         assert algorithm.run.fingerprints() == weights
         for one in algorithm.pool._runners:

@@ -47,8 +47,8 @@ def test_every_scenario_composes_with_fair_rules(name):
     assert compose([f"scenario={name}"]).scenario == scenario
     assert scenario.name == name
     assert scenario.description
-    assert scenario.learning
-    assert set(scenario.learning) | set(scenario.opponents) == set(scenario.spec.seats)
+    assert scenario.kind.learning
+    assert set(scenario.kind.learning) | set(scenario.kind.opponents) == set(scenario.spec.seats)
     assert scenario.spec.rules == Rules()
 
 
@@ -102,7 +102,7 @@ def test_path_is_kept_as_typed(value):
     config = compose([f"run_dir={value}", f"checkpoints={value}"])
     assert (config.run_dir, config.checkpoints) == (value, value)
     player = f"/tmp/my players/{value.replace(':', '')}"
-    assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
+    assert compose([f"scenario.seats.blue_0={player}"]).scenario.kind.opponents == {"blue_0": {player: 1.0}}
 
 
 @pytest.mark.parametrize(("text", "steps"), [("2e6", 2_000_000), ("1_000", 1000), ("300000.0", 300_000)])
@@ -133,7 +133,7 @@ def test_default_run_folder_is_new_and_names_scenario_and_seed(tmp_path, monkeyp
     "value", ["random:1.5,hunter:2", "random:15e-1,hunter:2.", "{random: 1.5, hunter: 2}", "random: 1.5 , hunter:2"]
 )
 def test_reads_several_players_with_their_weights(value):
-    opponents = compose([f"scenario.seats.blue_0={value}"]).scenario.opponents
+    opponents = compose([f"scenario.seats.blue_0={value}"]).scenario.kind.opponents
     assert opponents == {"blue_0": {"random": 1.5, "hunter": 2.0}}
 
 

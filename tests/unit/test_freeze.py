@@ -44,7 +44,7 @@ def root(tmp_path) -> Path:
 @pytest.fixture
 def unmeasured(monkeypatch) -> None:
     """Nothing is played: the test looks at no strength."""
-    monkeypatch.setattr("multigrid_rl.players.freeze._measure", lambda *_: {})
+    monkeypatch.setattr("multigrid_rl.players.freeze._measure_against_all", lambda *_: {})
 
 
 def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):

@@ -224,7 +224,7 @@ def own_bots(own_parts):
 
 def test_seats_external_players_alone_and_mixed(own_bots):
     config = compose(["scenario.seats.blue_0=own_bots:Left:3,own_bots:Counting:1,random:1", "experiment=none"])
-    assert config.scenario.opponents == {"blue_0": {"own_bots:Left": 3, "own_bots:Counting": 1, "random": 1}}
+    assert config.scenario.kind.opponents == {"blue_0": {"own_bots:Left": 3, "own_bots:Counting": 1, "random": 1}}
     factory = env_factory(config)
     assert [row.name for row in factory.packed().load()["blue_0"]] == ["own_bots:Left", "own_bots:Counting", "random"]
     env = factory.build(64, 0)
@@ -317,7 +317,7 @@ def test_installed_package_registers_players_and_scenarios(tmp_path, monkeypatch
     (tmp_path / "plugged_duels" / "nap.yaml").write_text(ours.replace("aliases", "#").replace("blue-rookie", "sleeper"))
     monkeypatch.syspath_prepend(tmp_path)
     config = compose(["scenario=nap"])
-    assert config.scenario.opponents == {"blue_0": {"sleeper": 1.0}}
+    assert config.scenario.kind.opponents == {"blue_0": {"sleeper": 1.0}}
     factory = env_factory(config).packed()
     assert factory.load()["blue_0"][0].name == "sleeper"
     with pytest.raises(PlayerError, match=r"sleeper.*, a folder"):
