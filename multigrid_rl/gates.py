@@ -46,7 +46,7 @@ class Gate:
         return f"{self.metric} {self.comparison} {self.bound:g}"
 
 
-def beside(value: float, bound: float) -> str:
+def value_text(value: float, bound: float) -> str:
     """Return a value with three decimals, or with as many as show on which side of a bound it lies."""
     texts = [f"{value:.{digits}f}" for digits in range(3, 12)]
     return next((text for text in texts if value == bound or float(text) != bound), texts[-1])

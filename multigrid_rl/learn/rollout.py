@@ -240,7 +240,7 @@ class CompiledCollector(StepCollector):
         return super()._outputs(name, t) if compiled is None else compiled.policy(self.rollouts[name].obs[t])
 
     def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
-        # Those of compiled networks come at the end, with all others.
+        # Values of compiled networks are computed at the end, all at once.
         return np.zeros(len(obs)) if self._passes[name] is not None else super()._values(name, obs, memory)
 
     def _end(self, name: str) -> Array:

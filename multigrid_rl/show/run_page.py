@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.gates import Gate, beside
+from multigrid_rl.gates import Gate, value_text
 from multigrid_rl.metrics import STAGES, glossary
 from multigrid_rl.show.figures import Chart, Line
 from multigrid_rl.show.page import render
@@ -49,7 +49,7 @@ def newest_report(folder: Path) -> Iterator[str]:
     found = read_report(folder, games=0)
     yield verdict_title(found)
     for gate in found.gates:
-        value = "none" if gate["value"] is None else beside(gate["value"], gate["bound"])
+        value = "none" if gate["value"] is None else value_text(gate["value"], gate["bound"])
         state = "held" if gate["held"] else "met" if gate["met"] else "not met"
         yield f"  {gate['metric']:<28}{gate['comparison']} {gate['bound']:<8g}{value:>8}  {state}"
 

@@ -23,7 +23,7 @@ from multigrid_rl.config.network import constant
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.files import discard_output
-from multigrid_rl.gates import GateKeeper, beside
+from multigrid_rl.gates import GateKeeper, value_text
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.text import program
 from multigrid_rl.training.advice import expectation, hint
@@ -262,7 +262,7 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
 def _gate_value(gate: dict[str, Any]) -> str:
     if gate["value"] is None:
         return "not measured"
-    return f"now {beside(gate['value'], gate['bound'])}" + (
+    return f"now {value_text(gate['value'], gate['bound'])}" + (
         f", not yet for {gate['window']:,} steps" if gate.get("met") else ""
     )
 
@@ -360,7 +360,7 @@ def _gates(keeper: GateKeeper) -> Iterator[tuple[str, str, str, str]]:
     for state in keeper.states:
         remaining = 0 if state.held else max(0, state.gate.window - state.held_steps(keeper.last.env_steps))
         word = "held" if state.held else "not met" if state.streak_from is None else "met"
-        yield str(state.gate), beside(state.value, state.gate.bound), word, f"{remaining:,}"
+        yield str(state.gate), value_text(state.value, state.gate.bound), word, f"{remaining:,}"
 
 
 def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment, beside
+from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment, value_text
 
 NAN = math.nan
 GOOD, BAD = 10.0, 30.0  # for the bound <= 20
@@ -55,7 +55,7 @@ def test_bound_meets_gate_and_nan_never_does(comparison, value, met):
     ],
 )
 def test_shown_value_lies_on_its_side_of_the_bound(value, bound, shown):
-    assert beside(value, bound) == shown
+    assert value_text(value, bound) == shown
 
 
 def test_margin_is_positive_on_met_side():
