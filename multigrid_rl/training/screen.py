@@ -262,9 +262,8 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
 def _gate_value(gate: dict[str, Any]) -> str:
     if gate["value"] is None:
         return "not measured"
-    return f"now {value_text(gate['value'], gate['bound'])}" + (
-        f", not yet for {gate['window']:,} steps" if gate.get("met") else ""
-    )
+    value = value_text(gate["value"], gate["bound"])
+    return f"now {value}" + (f", not yet for {gate['window']:,} steps" if gate.get("met") else "")
 
 
 def _result(report: dict[str, float]) -> list[str]:

@@ -45,8 +45,8 @@ def test_masks_of_infos_that_come_after_the_start_are_kept_to(env_id, habit):
 
 
 def test_masks_that_come_when_it_is_too_late_are_one_line():
-    told = r"a_0: expected .* got action_mask: expected flags within the first 3 rounds"
-    with pytest.raises(RunError, match=told):
+    message = r"a_0: expected .* got action_mask: expected flags within the first 3 rounds"
+    with pytest.raises(RunError, match=message):
         played(LOOSE, habit="very late masks")
 
 

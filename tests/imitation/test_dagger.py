@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from dynamic_agents import AGENTS, DynamicAgents
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.envs.base import AGENT
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.imitation.dagger import Dagger, LabelledSteps, LabellingCollector
+from multigrid_rl.imitation.dagger import Dagger, LabelledSteps, LabellingCollector, LabellingTurnCollector
 from multigrid_rl.imitation.imitation_trainers import DaggerOptions
 from multigrid_rl.learn.batches import Batch
 from multigrid_rl.learn.update import Update
@@ -190,3 +192,31 @@ def test_seat_whose_first_decision_is_not_over_has_no_labels_yet(tmp_path):
     verdict, rows = tiny_run(tmp_path / "run", *turns, *few)
     assert verdict["env_steps"] == 256
     assert sum(value for name, value in rows[-1].items() if name.startswith("dagger/labels")) > 0
+
+
+class Mimic:
+    """An expert whose action is the first two numbers that it sees."""
+
+    name = "mimic"
+
+    def initial_state(self, games):
+        return None
+
+    def reset_state(self, state, done):
+        return None
+
+    def act(self, view, state, rng):
+        return view.tokens[:, :2].copy(), None
+
+
+def test_labels_stay_with_their_rows_where_agents_take_turns():
+    net = network_of(AGENTS.agents[0], {"name": "mlp", "hidden": [4]})
+    collector = LabellingTurnCollector(
+        DynamicAgents(), AGENTS, {AGENT: net}, seed=3, first=0, steps=7, experts={AGENT: Mimic()}
+    )
+    for beta in (1.0, 0.5, 0.0):
+        collector.beta = beta
+        collector.collect()
+        rows = collector.labelled()[AGENT]
+        assert len(rows.obs) > 5
+        assert (rows.actions == rows.obs[:, :2]).all()
