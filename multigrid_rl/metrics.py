@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl import tables
+from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.trust import user_code
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 
@@ -51,10 +53,18 @@ class MetricGroup:
 
 
 def groups(*names: str) -> Iterator[MetricGroup]:
-    """Yield the groups of some tables, ``metrics`` and ``measured``, except those of missing add-ons."""
+    """Yield the groups of some tables, ``metrics`` and ``measured``, except those of missing add-ons.
+
+    Raises ``ConfigError``: an entry is no group, or one of ``metrics`` without a function.
+    """
     for name in names:
         table = tables.entries(name)
-        yield from (tables.find(table, entry) for entry in table if tables.has(table, entry))
+        for entry in (entry for entry in table if tables.has(table, entry)):
+            group = tables.find(table, entry)
+            if not isinstance(group, MetricGroup) or (name == "metrics" and group.samples is None):
+                wanted = "a MetricGroup with samples" if name == "metrics" else "a MetricGroup"
+                raise ConfigError(expected(f"entry point {table[entry]}", wanted, shown(repr(group))))
+            yield group
 
 
 def glossary() -> dict[str, tuple[str, str]]:
@@ -73,7 +83,8 @@ def samples_of(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str])
     found: dict[str, Sample] = {}
     for group in groups("metrics"):
         if group.samples is not None:
-            found |= group.samples(table, specs, names)
+            with user_code(f"metrics {', '.join(group.names)}"):
+                found |= {name: Sample(*sample) for name, sample in group.samples(table, specs, names).items()}
     return found
 
 

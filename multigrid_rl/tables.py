@@ -13,6 +13,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
+from multigrid_rl.trust import user_code
+
 #: Kinds of environments: the ``package`` of a scenario, or ``doors`` for one with a ``game``.
 ENVIRONMENTS: dict[str, str] = {
     "doors": "multigrid_rl.players.places:Doors",
@@ -279,9 +281,12 @@ VERBS: dict[str, str] = {
 
 
 def load(reference: str) -> Any:
-    """Import the object ``module:object``."""
+    """Import the object ``module:object``. Raises ``ConfigError``: it is another package's, and importing it fails."""
     module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
+    if module.startswith("multigrid_rl."):
+        return getattr(import_module(module), attribute)
+    with user_code(f"entry point {reference}"):
+        return getattr(import_module(module), attribute)
 
 
 def find(table: Mapping[str, str], name: str) -> Any:

@@ -35,7 +35,7 @@ CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: Errors that mistakes in user code may raise.
 MISTAKES = (
     *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
-    *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
+    *(ArithmeticError, AssertionError, NameError, ImportError, OSError, SyntaxError),
 )
 
 _of_strangers: ContextVar[bool] = ContextVar("of_strangers", default=False)
@@ -141,7 +141,7 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
         function = getattr(importlib.import_module(module), name)
     except AttributeError as error:
         raise ConfigError(expected(key, what, f"{path}: {error}{user_code_place(error)}")) from error
-    except (*MISTAKES, SyntaxError) as error:
+    except MISTAKES as error:
         raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
     if not callable(function):
         raise ConfigError(expected(key, what, f"{path}: {shown(repr(function))}, which cannot be called"))

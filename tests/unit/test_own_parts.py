@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from commands import call, complaint, works
+from multigrid_rl import metrics, tables
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.config.recipes import check_harmless, recipe_values
 from multigrid_rl.config.scenario import env_factory
@@ -322,6 +323,33 @@ def test_installed_package_registers_players_and_scenarios(tmp_path, monkeypatch
     assert factory.load()["blue_0"][0].name == "sleeper"
     with pytest.raises(PlayerError, match=r"sleeper.*, a folder"):
         env_factory(compose(["scenario=1v1", "scenario.seats.blue_0=snorer"])).load()
+
+
+_GROUP = "from multigrid_rl.metrics import MetricGroup\nTHING = MetricGroup({'x': ('share', 'share')}"
+
+
+@pytest.mark.parametrize(
+    ("group", "body", "message"),
+    [
+        ("metrics", "import not_there", r"entry point plugged:THING: ModuleNotFoundError: .*\(plugged.py:1\)"),
+        ("metrics", "def (", "entry point plugged:THING: SyntaxError"),
+        ("metrics", f"{_GROUP})", "entry point plugged:THING: expected a MetricGroup with samples, got MetricGroup"),
+        ("metrics", f"{_GROUP}, lambda *_: {{'x': 0.5}})", "metrics x: TypeError: .*float"),
+        ("measured", "THING = 3", "entry point plugged:THING: expected a MetricGroup, got 3"),
+        ("trainers", "import not_there", "entry point plugged:THING: ModuleNotFoundError"),
+    ],
+)
+def test_installed_parts_that_are_broken_are_named(tmp_path, monkeypatch, group, body, message):
+    (tmp_path / "plugged.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugged", raising=False)
+    monkeypatch.setattr(tables, "installed", lambda name: {"mine": "plugged:THING"} if name == group else {})
+    overrides = ["train.trainer=mine"] if group == "trainers" else []
+    with pytest.raises(ConfigError, match=message):
+        config = compose(["scenario=single", *overrides])
+        specs = env_factory(config).specs
+        metrics.glossary()
+        metrics.samples_of(EpisodeTable.empty(1, len(specs.events), 0), specs, specs.learning)
 
 
 def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
