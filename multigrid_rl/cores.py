@@ -28,13 +28,19 @@ def free_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes available without swapping, within a container's limit; ``None``: unknown on this system."""
     free = []
     groups = root / "sys/fs/cgroup"
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, used, parts in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
-        with suppress(OSError, ValueError):  # another version of control groups, or "max"
-            free.append(int((groups / limit).read_text()) - int((groups / used).read_text()))
+        with suppress(OSError, ValueError, StopIteration):  # another version of control groups, or "max"
+            unused = int((groups / limit).read_text()) - int((groups / used).read_text())
+            # The system counts files that it keeps in memory as used, and drops them where memory is needed.
+            free.append(unused + _number_after("inactive_file", groups / parts))
     with suppress(OSError, StopIteration):  # no Linux
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        free.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+        free.append(1024 * _number_after("MemAvailable:", root / "proc/meminfo"))
     return min(free, default=None)
+
+
+def _number_after(name: str, path: Path) -> int:
+    """Return the number of the line ``name``. Raises ``StopIteration``: no such line."""
+    return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(f"{name} "))

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from multigrid_rl.competition.folders import FolderPart, Scratch
 from multigrid_rl.competition.sandbox import Limits, family_of, launch_command, parents_of_all, uses_sandbox
+from multigrid_rl.cores import free_memory
 from multigrid_rl.text import shown
 from multigrid_rl.types import RunError
 
@@ -35,7 +36,6 @@ _LOOK_S = 0.02  # between two samples of whether it computes or sleeps
 WAITING = 5
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GRACE_S = 0.5  # to exit by itself after "bye", and after its output ended
-_MEMORY = Path("/proc/meminfo")
 _BY_SIGNAL = 128
 #: Maximum buffer of an open file, a socket or a pipe, which no process owns; number of files that do not count.
 _FILE_BYTES, _FREE_FILES = 212_992, 64
@@ -259,7 +259,7 @@ class Usage:
         self._next = 0.0
         self._pids = {pid}
         self._total, self.computed_s = 0.0, 0.0
-        self._reserve = _free_memory() // 10
+        self._reserve = (free_memory() or 0) // 10
         self.running.add(self)
 
     def excess(self) -> str | None:
@@ -268,7 +268,7 @@ class Usage:
         if now >= self._next:
             self._next = now + _CHECK_S
             self.fault = self.fault or self._excess()
-            if _free_memory() < self._reserve and not any(usage.fault for usage in self.running):
+            if (free_memory() or 0) < self._reserve and not any(usage.fault for usage in self.running):
                 self._end_largest()
         return self.fault
 
@@ -306,14 +306,6 @@ class Usage:
 
     def _processes(self) -> set[int]:
         return family_of({self.pid}, parents_of_all())
-
-
-def _free_memory() -> int:
-    """Return the bytes available to programs; 0 if unknown."""
-    with suppress(OSError):
-        if found := re.search(r"MemAvailable: +(\d+) kB", _MEMORY.read_text()):
-            return 1024 * int(found[1])
-    return 0
 
 
 def _computed_seconds(pid: int) -> float:

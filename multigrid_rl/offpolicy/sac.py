@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from multigrid_rl.cores import free_memory
 from multigrid_rl.learn.batches import Batch, Paths, split_by_path
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.mlp import tower
 from multigrid_rl.offpolicy.sac_trainer import SAC, SacTrain
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.types import Clock
 
 Array = NDArray[Any]
@@ -107,6 +109,10 @@ class SoftAgent:
         self._alpha_optimizer = FlatAdam(self._log_alpha)
         self._generator = generator
         self.replay = ReplayBuffer(self._options.buffer, self._width, self._actions)
+        needed, free = self.replay.rows[: train.until].nbytes, free_memory()
+        if free is not None and needed > free:
+            wanted = f"steps that fit into {free / 2**30:.1f} GiB of free memory"
+            raise ConfigError(expected("train.sac.buffer", wanted, f"{self._options.buffer}: {needed / 2**30:.1f} GiB"))
 
     def schedule(self, lr: float, q_lr: float) -> None:
         """Set the step sizes."""

@@ -14,6 +14,7 @@ from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint, works
 from multigrid_rl.competition import process, sandbox
 from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants, parents_of_all
+from multigrid_rl.cores import free_memory
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.streams import Streams
@@ -95,13 +96,14 @@ def test_no_file_system_of_its_own_in_sandbox(tmp_path):
 
 
 def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
-    (tmp_path / "meminfo").write_text("MemAvailable: 4000000 kB")
-    monkeypatch.setattr(process, "_MEMORY", tmp_path / "meminfo")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 4000000 kB")
+    monkeypatch.setattr(process, "free_memory", lambda: free_memory(tmp_path))
     monkeypatch.setenv(TRUSTED, "1")  # one of them writes there
     large = agent_of(tmp_path / "large", "def hello(m): global x; x = b'x' * 120_000_000; say('{\"type\":\"ready\"}')")
     small = agent_of(
         tmp_path / "small",
-        f"import time\ndef hello(m): open({str(tmp_path / 'meminfo')!r}, 'w')"
+        f"import time\ndef hello(m): open({str(tmp_path / 'proc/meminfo')!r}, 'w')"
         ".write('MemAvailable: 399999 kB'); time.sleep(0.5); say('{\"type\":\"ready\"}')",
     )
     with player_of(large, LIMITS) as red, player_of(small, LIMITS, team="blue") as blue:

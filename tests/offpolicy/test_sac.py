@@ -16,6 +16,7 @@ from multigrid_rl.learn.batches import Batch, Paths, estimate
 from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.offpolicy import sac
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 from multigrid_rl.text import ConfigError
 from tiny_runs import rows_of, tiny_run, without_time
@@ -226,6 +227,13 @@ def test_gradient_steps_are_explained():
 def test_what_it_cannot_do_is_refused(overrides, said):
     with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
         compose([*SMALL, *overrides])
+
+
+def test_a_buffer_beyond_the_free_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(sac, "free_memory", lambda: 2**20)
+    with pytest.raises(ConfigError, match=r"train.sac.buffer: expected steps that fit into 0.0 GiB of free"):
+        learner(buffer=100_000)
+    learner(buffer=10_000)
 
 
 def test_choices_are_refused():
