@@ -6,7 +6,7 @@ Keys of an update here have other names in RLlib: schedules by points, bounds, v
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from multigrid_rl.config.scenario import Part
 from multigrid_rl.tables import HEADS, NETWORKS, Network, find, installed
@@ -134,8 +134,8 @@ class UpdateKeys(Part):
     """Adam step size by environment steps, with lines in between: [[0, 0.001], [50_000, 0.0003], [200_000, 0]]. null:
     by lr and lr_final"""
     entropy_schedule: Points | None = None
-    """weight of the entropy bonus by environment steps, likewise. null: by entropy_coef, entropy_final and
-    entropy_decay"""
+    """weight of the entropy bonus by environment steps, likewise. Below 0: less noise, for the end of a run. null: by
+    entropy_coef, entropy_final and entropy_decay"""
     vf_clip: float | None = Field(default=None, gt=0)
     """largest value loss of one step: what is larger has no gradient (RLlib's vf_clip_param). null: none"""
     kl_coef: float | None = Field(default=None, ge=0)
@@ -149,13 +149,13 @@ class UpdateKeys(Part):
 
     @field_validator("lr_schedule", "entropy_schedule")
     @classmethod
-    def _check_points(cls, points: Points | None) -> Points | None:
+    def _check_points(cls, points: Points | None, info: ValidationInfo) -> Points | None:
         steps = [step for step, _ in points or ()]
         rising = steps[:1] == [0] and all(before <= after for before, after in pairwise(steps))
-        if points is not None and (not rising or any(value < 0 for _, value in points)):
-            raise ValueError(
-                f"expected points [[0, a], [n, b], ...] with rising steps and no value below 0, got {points}"
-            )
+        negative = info.field_name == "lr_schedule" and any(value < 0 for _, value in points or ())
+        if points is not None and (not rising or negative):
+            wanted = "points [[0, a], [n, b], ...] with rising steps" + " and no value below 0" * negative
+            raise ValueError(f"expected {wanted}, got {points}")
         return points
 
     @model_validator(mode="after")
