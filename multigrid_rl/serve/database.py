@@ -17,7 +17,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from multigrid_rl.text import ConfigError, expected
 
@@ -74,6 +74,10 @@ class HandIn(Base):
     seconds: Mapped[float] = mapped_column(default=0.0)  # that a program's starts and answers took
     faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games
     same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is similar to; only instructors see it
+    #: Read with each submission.
+    person: Mapped["Person | None"] = relationship(lazy="joined")
+    rating: Mapped["Rating | None"] = relationship(lazy="joined")
+    grade: Mapped["Grade | None"] = relationship(lazy="joined")
 
 
 class StoredPairing(Base):

@@ -49,9 +49,9 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     store = worker.queue
     mine = store.hand_in(store.person_by_code("s1").id, adept)
     do_all(worker)
-    row, rating, _ = store.history(mine.person_id)[0]
+    row = store.history(mine.person_id)[0]
     assert (row.state, row.kind, row.reason) == ("rated", "frozen", "")
-    assert rating.low < rating.rating < rating.high
+    assert row.rating.low < row.rating.rating < row.rating.high
     assert [r.title for r in store.ladder()][1:] == ["blue-rookie", "random"]
     assert "blue-adept" in row.same_as
     assert "against itself" in row.log
