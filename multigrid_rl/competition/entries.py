@@ -159,7 +159,11 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
         entries = [_read_hand_in(path, scratch.path, config) for path in selected]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
-    entries += [named_entry(name, catalogue, config) for name in names]
+    return in_order([*entries, *(named_entry(name, catalogue, config) for name in names)], folder)
+
+
+def in_order(entries: list[Entry], folder: Path) -> list[Entry]:
+    """Return the entries of a cup in alphabetical order. Raises ``PlayerError``: a repeated name, fewer than two."""
     repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
         raise PlayerError(expected(f"entry {repeated[0]}", "one entry of this name", "two"))
