@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from multigrid_rl.players.cards import CARD_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
 from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.places import Place, place_of, sides_of
+from multigrid_rl.players.places import place_of, sides_of
 from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.runs.players import is_run, run_players
 from multigrid_rl.text import expected, printable, shown
@@ -65,11 +66,6 @@ class Entry:
     #: Teams that it cannot play, with the reason.
     unplayable: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def filed(self) -> str:
-        """Its name in paths."""
-        return filed_name(self.name)
-
     @contextmanager
     def players_of(self, config: "CupConfig", team: str, mixing: str = "") -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team`` in a match; an external agent's process ends with the block.
@@ -109,14 +105,9 @@ class CupConfig:
     overrides: tuple[str, ...] = ()
 
     @property
-    def place(self) -> Place:
-        """The seating of players in the game."""
-        return place_of(self.spec)
-
-    @property
     def who(self) -> MultiAgentSpec:
         """Seats, teams and agents of the game."""
-        return self.place.who(self.spec)
+        return place_of(self.spec).who(self.spec)
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -164,8 +155,8 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
 
 def in_order(entries: list[Entry], folder: Path) -> list[Entry]:
     """Return the entries of a cup in alphabetical order. Raises ``PlayerError``: a repeated name, fewer than two."""
-    repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
-    if repeated:
+    times = Counter(filed_name(entry.name) for entry in entries)
+    if repeated := sorted(entry.name for entry in entries if times[filed_name(entry.name)] > 1):
         raise PlayerError(expected(f"entry {repeated[0]}", "one entry of this name", "two"))
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
@@ -244,7 +235,7 @@ def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
 
 def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
     """Return a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
-    return {seat: config.place.scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
+    return {seat: place_of(config.spec).scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
 
 
 @strangers()

@@ -25,6 +25,7 @@ from multigrid_rl.evaluation.cup_results import (
 )
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.metrics import interval_of, wilson_interval
+from multigrid_rl.players.places import place_of
 
 #: Per pair of entries: wins, draws and losses of ``one`` over both sides for each game number, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
@@ -161,7 +162,7 @@ def _expected_shares(
 
 def rules(config: CupConfig) -> list[str]:
     """Return the rules of playing and ranking, one sentence each."""
-    words, sides, games = config.place.words, len(config.sides), config.games
+    words, sides, games = place_of(config.spec).words, len(config.sides), config.games
     shared_games = f"(seed and numbers), so all entries meet the same {words.identical}."
     single_rules = [f"Every entry plays {games} episodes without another; all play the same ones {shared_games}"]
     pair_rules = [
