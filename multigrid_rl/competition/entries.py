@@ -180,23 +180,20 @@ def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
     """Return the entries with the originals of copies, in the catalogue or among the entries.
 
-    Agents play the cup's first steps, only in a sandbox. ``refuse``: a copy of an original does not play; of two
+    ``refuse``: a copy of an original does not play; of two
     similar entries either may be the copy. Raises ``ScratchError``: there is no room.
     """
     # Snapshots of one learner are similar, not copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
     fingerprints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
-    agents = [entry for entry in entries if entry.kind == "external"]
-    fingerprints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    probed = agents if originals.probes_agents and not agents_trusted() else []
-    probes = {entry.name: probe_entry(entry, config) for entry in probed}
+    fingerprints |= {entry.name: agent_fingerprint(entry.files) for entry in entries if entry.kind == "external"}
     checked = []
     for entry in entries:
         if entry.name not in fingerprints or entry.known:
             checked.append(entry)
             continue
         others = {name: player for name, player in fingerprints.items() if name != entry.name}
-        similar = originals.similar(fingerprints[entry.name], others, probes.get(entry.name, {}))
+        similar = originals.similar(fingerprints[entry.name], others, probe_entry(entry, originals, config))
         known = next((str(player) for player in similar if player.name in originals.players), None)
         checked.append(replace(entry, same_as=tuple(map(str, similar))))
         if known is not None and refuse:
@@ -205,8 +202,10 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
-    """Let an agent play the first steps of the cup's number of games, for each team."""
+def probe_entry(entry: Entry, originals: Originals, config: CupConfig) -> dict[str, ProbeAnswers | None]:
+    """Let an agent play the first steps of the cup's number of games, for each team; only in a sandbox."""
+    if entry.kind != "external" or not originals.probes_agents or agents_trusted():
+        return {}
     config = replace(config, limits=config.limits.probe_limits)
     answers: dict[str, ProbeAnswers | None] = {}
     for team in config.sides:

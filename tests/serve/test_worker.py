@@ -192,8 +192,7 @@ def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_y
     spec = judge.config.spec
     (player,) = load_team(data_root() / "checkpoints" / "blue-master", spec, "red").values()
     answers = {"red": watch(spec, "red", player, 200, 7)}
-    monkeypatch.setattr("multigrid_rl.serve.judge.probe_entry", lambda entry, config: answers)
-    monkeypatch.setattr("multigrid_rl.serve.judge.agents_trusted", lambda: False)
+    monkeypatch.setattr("multigrid_rl.serve.judge.probe_entry", lambda *_: answers)
     found = judge.similar_players("h7", [])
     assert "blue-master" in found
     assert "last-year/anna" in found
