@@ -109,7 +109,7 @@ def _find_folder(path: Path, scratch: Path, depth: int, room: Counter[str]) -> P
     ``room``: bytes and files that may still be unpacked.
     """
     if not path.is_dir():
-        if path.suffix.lower() != ZIP:
+        if path.suffix.lower() != ZIP or (path.exists() and not path.is_file()):  # a pipe would never open
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
         path = _unpack(path, free_path(scratch, path.stem), room)
     try:
