@@ -105,7 +105,7 @@ def display_name(visit: Visit, hand_in_id: int) -> str:
     name, person = _author(visit, hand_in_id)
     if person is None:
         return name
-    if not (visit.teaches or visit.in_same_team(person.id)):
+    if not visit.may_read(person.id):
         return "an entry that is not shown"
     name = visit.site.store.team(person.id).name or (person.name if _shows_names(visit) else person.pseudonym)
     return f"{name} (submission {hand_in_id})"
@@ -138,24 +138,24 @@ def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
 def _may_watch(visit: Visit, red: int, blue: int) -> bool:
     ids = [number for number in (red, blue) if number]
     public = visit.site.store.course.public.replays and {*ids} <= visible_ladder(visit).names.keys()
-    return visit.teaches or public or any(_in_own_team(visit, number) for number in ids)
+    return public or any(_may_read(visit, number) for number in ids)
 
 
-def _in_own_team(visit: Visit, hand_in_id: int) -> bool:
+def _may_read(visit: Visit, hand_in_id: int) -> bool:
     _, person = _author(visit, hand_in_id)
-    return person is not None and visit.in_same_team(person.id)
+    return visit.may_read(person.id if person else None)
 
 
 def entry(visit: Visit) -> Response:
     """Show one entry: rating, opponents."""
     hand_in = visit.row_or_404(HandIn)
-    if not (visit.teaches or visit.in_same_team(hand_in.person_id) or hand_in.id in visible_ladder(visit).names):
+    mine = visit.may_read(hand_in.person_id)
+    if not (mine or hand_in.id in visible_ladder(visit).names):
         raise HTTPException(404)
     row = next((each for each in visible_ladder(visit).rows if each.hand_in.id == hand_in.id), None)
     return visit.page(
         "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(visit, hand_in),
-        mine=visit.teaches or visit.in_same_team(hand_in.person_id),
-        by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
+        mine=mine, by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
     )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def match(visit: Visit) -> Response:
         raise HTTPException(404)
     names = {f"h{number}": display_name(visit, number) for number in (game.red_id, game.blue_id) if number}
     pairing = Pairing.model_validate_json(game.pairing)
-    own_names = {name for name in names if visit.teaches or _in_own_team(visit, int(name[1:]))}
+    own_names = {name for name in names if _may_read(visit, int(name[1:]))}
     records = []
     for record in pairing.kept:
         players = {seat: names.get(name, name) for seat, name in record.players.items()}
@@ -226,7 +226,7 @@ def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
 def _readable_hand_in(visit: Visit) -> HandIn:
     """Return the requested submission. Raises ``HTTPException`` 404: another team's."""
     row = visit.row_or_404(HandIn)
-    if not (visit.teaches or visit.in_same_team(row.person_id)):
+    if not visit.may_read(row.person_id):
         raise HTTPException(404)
     return row
 
