@@ -135,7 +135,8 @@ class Grade(Base):
     points: Mapped[float]
     of: Mapped[float]
     passed: Mapped[bool]
-    result: Mapped[str] = mapped_column(Text)  # JSON, as `grade` prints it: the instructor's
+    #: JSON, as `grade` prints it: the instructor's; no page shows it.
+    result: Mapped[str] = mapped_column(Text, deferred=True)
     feedback: Mapped[str] = mapped_column(Text)  # Markdown, the student's
 
 

@@ -249,8 +249,7 @@ class Store:
         by_author: dict[int, list[HandIn]] = {}
         # Submissions that still play their first games are left out.
         query = select(HandIn).where(HandIn.state == "rated", HandIn.rating.has()).order_by(HandIn.id.desc())
-        small = joinedload(HandIn.grade).options(defer(Grade.result), defer(Grade.feedback))
-        for hand_in in self.all(query.options(defer(HandIn.log), small)):
+        for hand_in in self.all(query.options(defer(HandIn.log), joinedload(HandIn.grade).defer(Grade.feedback))):
             author_id = -hand_in.id if hand_in.person is None else self.team(hand_in.person.id).ids[0]
             by_author.setdefault(author_id, []).append(hand_in)
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
