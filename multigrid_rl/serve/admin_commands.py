@@ -17,6 +17,7 @@ import typer
 from sqlalchemy import func, insert, select, text
 
 from multigrid_rl.competition.cup import play_cup
+from multigrid_rl.competition.cup_commands import REPLAYED
 from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions
 from multigrid_rl.competition.cup_on_screen import write_files
 from multigrid_rl.competition.entries import entry_in, in_order
@@ -31,8 +32,6 @@ from multigrid_rl.serve.rating import compute_ratings
 from multigrid_rl.serve.supervisor import ServedFolder, link_holders, open_prepared
 from multigrid_rl.text import ConfigError, expected
 
-#: Pairings that ``serve verify`` replays by default.
-REPLAYED = 10
 #: Seconds of a program in all pairings of a final together: in fact only the limits of each pairing apply.
 _FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
