@@ -23,7 +23,7 @@ FOLDER = (
     "what is played: env_id=pettingzoo:... After verify, the folder of a cup: its tables are computed again, some of "
     "its pairings are replayed, and all is compared."
 )
-#: Pairings that ``cup verify`` replays.
+#: Pairings that ``cup verify`` and ``serve verify`` replay.
 REPLAYED = 10
 #: Folders of this project's named rubrics.
 RUBRICS = ("configs/grade", "docs/assignments/rubrics")

@@ -134,7 +134,7 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
     if manifest != earlier:
         write_atomic(folder / MANIFEST_FILE, _MANIFESTS.dump_json(manifest, indent=1))
     for entry in entries:
-        copy = folder / COPIES / entry.filed
+        copy = folder / COPIES / filed_name(entry.name)
         if entry.files and not copy.exists():
             with atomic_path(copy) as temporary:
                 write_parts(entry.files, temporary)
@@ -155,7 +155,7 @@ def existing_cup(folder: Path) -> tuple[CupConfig, list[Entry]]:
 def _stored_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
     if entry.kind not in ("frozen", "external"):
         return entry
-    copy = folder / COPIES / entry.filed
+    copy = folder / COPIES / filed_name(entry.name)
     stored = entry_in(copy, config)
     if _identity(stored) != _identity(entry):
         raise PlayerError(expected(copy, f"entry {entry.name} as submitted", "one that has changed"))

@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from multigrid_rl.players.cards import CARD_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, DESCRIPTIONS, Catalogue
 from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.places import Place, place_of, sides_of
+from multigrid_rl.players.places import place_of, sides_of
 from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.runs.players import is_run, run_players
 from multigrid_rl.text import expected, printable, shown
@@ -65,11 +66,6 @@ class Entry:
     #: Teams that it cannot play, with the reason.
     unplayable: Unsaved[Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def filed(self) -> str:
-        """Its name in paths."""
-        return filed_name(self.name)
-
     @contextmanager
     def players_of(self, config: "CupConfig", team: str, mixing: str = "") -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team`` in a match; an external agent's process ends with the block.
@@ -109,14 +105,9 @@ class CupConfig:
     overrides: tuple[str, ...] = ()
 
     @property
-    def place(self) -> Place:
-        """The seating of players in the game."""
-        return place_of(self.spec)
-
-    @property
     def who(self) -> MultiAgentSpec:
         """Seats, teams and agents of the game."""
-        return self.place.who(self.spec)
+        return place_of(self.spec).who(self.spec)
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -159,9 +150,13 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
         entries = [_read_hand_in(path, scratch.path, config) for path in selected]
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
-    entries += [named_entry(name, catalogue, config) for name in names]
-    repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
-    if repeated:
+    return in_order([*entries, *(named_entry(name, catalogue, config) for name in names)], folder)
+
+
+def in_order(entries: list[Entry], folder: Path) -> list[Entry]:
+    """Return the entries of a cup in alphabetical order. Raises ``PlayerError``: a repeated name, fewer than two."""
+    times = Counter(filed_name(entry.name) for entry in entries)
+    if repeated := sorted(entry.name for entry in entries if times[filed_name(entry.name)] > 1):
         raise PlayerError(expected(f"entry {repeated[0]}", "one entry of this name", "two"))
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
@@ -185,23 +180,20 @@ def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
     """Return the entries with the originals of copies, in the catalogue or among the entries.
 
-    Agents play the cup's first steps, only in a sandbox. ``refuse``: a copy of an original does not play; of two
+    ``refuse``: a copy of an original does not play; of two
     similar entries either may be the copy. Raises ``ScratchError``: there is no room.
     """
     # Snapshots of one learner are similar, not copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
     fingerprints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
-    agents = [entry for entry in entries if entry.kind == "external"]
-    fingerprints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
-    probed = agents if originals.probes_agents and not agents_trusted() else []
-    probes = {entry.name: probe_entry(entry, config) for entry in probed}
+    fingerprints |= {entry.name: agent_fingerprint(entry.files) for entry in entries if entry.kind == "external"}
     checked = []
     for entry in entries:
         if entry.name not in fingerprints or entry.known:
             checked.append(entry)
             continue
         others = {name: player for name, player in fingerprints.items() if name != entry.name}
-        similar = originals.similar(fingerprints[entry.name], others, probes.get(entry.name, {}))
+        similar = originals.similar(fingerprints[entry.name], others, probe_entry(entry, originals, config))
         known = next((str(player) for player in similar if player.name in originals.players), None)
         checked.append(replace(entry, same_as=tuple(map(str, similar))))
         if known is not None and refuse:
@@ -210,8 +202,10 @@ def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *
     return checked
 
 
-def probe_entry(entry: Entry, config: CupConfig) -> dict[str, ProbeAnswers | None]:
-    """Let an agent play the first steps of the cup's number of games, for each team."""
+def probe_entry(entry: Entry, originals: Originals, config: CupConfig) -> dict[str, ProbeAnswers | None]:
+    """Let an agent play the first steps of the cup's number of games, for each team; only in a sandbox."""
+    if entry.kind != "external" or not originals.probes_agents or agents_trusted():
+        return {}
     config = replace(config, limits=config.limits.probe_limits)
     answers: dict[str, ProbeAnswers | None] = {}
     for team in config.sides:
@@ -240,7 +234,7 @@ def named_entry(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
 
 def _scripted(name: str, config: CupConfig, team: str) -> dict[str, Policy]:
     """Return a built-in player for each seat of a team. Raises ``PlayerError``: it does not play this game."""
-    return {seat: config.place.scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
+    return {seat: place_of(config.spec).scripted(config.spec, name, seat) for seat in config.spec.seats_of(team)}
 
 
 @strangers()

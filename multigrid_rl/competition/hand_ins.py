@@ -11,8 +11,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 from multigrid_rl.competition.agents import AGENT_FILE
 from multigrid_rl.competition.bundle import folder_kind
@@ -108,7 +109,7 @@ def _find_folder(path: Path, scratch: Path, depth: int, room: Counter[str]) -> P
     ``room``: bytes and files that may still be unpacked.
     """
     if not path.is_dir():
-        if path.suffix.lower() != ZIP:
+        if path.suffix.lower() != ZIP or (path.exists() and not path.is_file()):  # a pipe would never open
             raise PlayerError(expected(path, f"a bundle or an agent, as a folder or in a {ZIP} file", "another file"))
         path = _unpack(path, free_path(scratch, path.stem), room)
     try:
@@ -155,29 +156,26 @@ def _unpack(path: Path, target: Path, room: Counter[str]) -> Path:
     return target
 
 
-class _Bounded:
-    """A zip file with a limit on reading its list of files; ``most=None`` lifts the limit."""
+class _ZipFile(FileIO):
+    """An opened zip file; while its list of files is read, with a limit."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.most = file, cast("int | None", _MAX_LIST)
+    reads_list = True
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read as a file does. Raises ``BadZipFile``."""
-        if self.most is None:
-            return self.file.read(size)
-        data = self.file.read(self.most + 1 if size < 0 else min(size, self.most + 1))
-        if len(data) > self.most:
-            raise zipfile.BadZipFile(f"a list of files of more than {self.most} bytes")
+        if not self.reads_list:
+            return super().read(size)
+        is_bounded = size is not None and 0 <= size <= _MAX_LIST
+        data = super().read(size if is_bounded else _MAX_LIST + 1)
+        if len(data) > _MAX_LIST:
+            raise zipfile.BadZipFile(f"a list of files of more than {_MAX_LIST} bytes")
         return data
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.file, name)
 
 
 def _parts(path: Path, allowance: Counter[str]) -> Iterator[FolderPart]:
     """Yield folders and files of a zip file, folders before their content. Raises as :func:`_unpack`."""
-    with path.open("rb") as opened, zipfile.ZipFile(cast("IO[bytes]", bounded := _Bounded(opened))) as archive:
-        bounded.most = None
+    with _ZipFile(path) as opened, zipfile.ZipFile(opened) as archive:
+        opened.reads_list = False
         folders: set[PurePosixPath] = set()
         room, files = min(MAX_FOLDER_BYTES, allowance["bytes"]), 0
         for member in archive.infolist():

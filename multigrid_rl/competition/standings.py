@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import partial
-from itertools import combinations
+from itertools import combinations, zip_longest
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from multigrid_rl.evaluation.cup_results import (
 )
 from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.metrics import interval_of, wilson_interval
+from multigrid_rl.players.places import place_of
 
 #: Per pair of entries: wins, draws and losses of ``one`` over both sides for each game number, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
@@ -161,7 +162,7 @@ def _expected_shares(
 
 def rules(config: CupConfig) -> list[str]:
     """Return the rules of playing and ranking, one sentence each."""
-    words, sides, games = config.place.words, len(config.sides), config.games
+    words, sides, games = place_of(config.spec).words, len(config.sides), config.games
     shared_games = f"(seed and numbers), so all entries meet the same {words.identical}."
     single_rules = [f"Every entry plays {games} episodes without another; all play the same ones {shared_games}"]
     pair_rules = [
@@ -311,17 +312,14 @@ def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Inter
         tie = _totals(name, [p for p in by_entry[name] if {p.red, p.blue} <= tied])
         places[name] = rating[name], tie["win"] + tie["draw"] / 2, totals[name]["win"], totals[name]["margin"]
     order = sorted(names, key=lambda name: (*(-part for part in places[name]), name))
-    standings: list[Standing] = []
-    for number, name in enumerate(order):
-        decided_by = "last"
-        if number + 1 < len(order):
-            parts = zip(_DECIDERS, places[name], places[order[number + 1]], strict=True)
-            decided_by = next((decider for decider, upper, other in parts if upper != other), "nothing")
-        tied_rank = number > 0 and standings[-1].decided_by == "nothing"
+    ranked, standings = [places[name] for name in order], list[Standing]()
+    for name, following in zip_longest(order, ranked[1:]):
+        parts = zip(_DECIDERS, places[name], following or (), strict=False)
+        differing = (decider for decider, upper, other in parts if upper != other)
         total = totals[name]
         standings.append(
             Standing(
-                rank=standings[-1].rank if tied_rank else number + 1,
+                rank=ranked.index(places[name]) + 1,
                 name=name,
                 rating=rating[name],
                 low=round(rated[name].low, 2),
@@ -329,7 +327,7 @@ def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Inter
                 points=total["win"] + total["draw"] / 2,
                 **total,
                 forfeited=sum(p.count("r" if name == p.red else "b") for p in by_entry[name]),
-                decided_by=decided_by,
+                decided_by=next(differing, "nothing") if following else "last",
             )
         )
     return standings

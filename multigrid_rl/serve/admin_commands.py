@@ -3,7 +3,6 @@
 import json
 import random
 import secrets
-import shutil
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -18,14 +17,14 @@ import typer
 from sqlalchemy import func, insert, select, text
 
 from multigrid_rl.competition.cup import play_cup
+from multigrid_rl.competition.cup_commands import REPLAYED
 from multigrid_rl.competition.cup_folder import Pairing, read_manifest, versions
 from multigrid_rl.competition.cup_on_screen import write_files
-from multigrid_rl.competition.entries import find_entries
+from multigrid_rl.competition.entries import entry_in, in_order
 from multigrid_rl.competition.folders import exclusive_lock
 from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.files import atomic_path, csv_text
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.serve.database import Base, HandIn, Person, Rating, StoredPairing, is_version, make_tables
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.queue import Queue, player_name
@@ -33,8 +32,6 @@ from multigrid_rl.serve.rating import compute_ratings
 from multigrid_rl.serve.supervisor import ServedFolder, link_holders, open_prepared
 from multigrid_rl.text import ConfigError, expected
 
-#: Pairings that ``serve verify`` replays by default.
-REPLAYED = 10
 #: Seconds of a program in all pairings of a final together: in fact only the limits of each pairing apply.
 _FINAL_S = 1e6
 _DATABASE, _FILES = "database.jsonl", ("uploads", "entries")
@@ -211,28 +208,22 @@ def final(context: AdminContext) -> dict[str, Any]:
     if folder is None:
         raise ConfigError(expected("--output", "a folder for the cup, new or to resume", "none"))
     judge = Judge(place.course, place.course_folder, place.home, queue.secrets())
-    with TemporaryDirectory() as entries:
-        for row in queue.ladder():
-            if row.plays:
-                shutil.copytree(queue.entry_folder(row.hand_in.id), Path(entries) / row.title, symlinks=True)
-        known, folders = Catalogue().entries, {name: place.course_folder / name for name in place.course.anchors}
-        names = [name for name, path in folders.items() if name in known or not path.is_dir()]
-        for name in folders.keys() - set(names):
-            shutil.copytree(folders[name], Path(entries) / name)
-        # Seeds that no ladder game had, or those of a cup to resume.
-        manifest = read_manifest(folder)
-        seed, key = (manifest.seed, manifest.agents_key) if manifest else (secrets.randbits(63), secrets.token_hex(16))
+    rows = [row for row in queue.ladder() if row.plays]
+    entries = [entry_in(queue.entry_folder(row.hand_in.id), judge.config, row.title) for row in rows]
+    entries = in_order([*judge.anchors.values(), *entries], place.home)
+    if (manifest := read_manifest(folder)) is not None:
+        settings = {key: getattr(manifest, key) for key in ("seed", "agents_key", "limits", "cup_s")}
+    else:  # Seeds that no ladder game had.
+        settings = {"seed": secrets.randbits(63), "agents_key": secrets.token_hex(16), "cup_s": _FINAL_S}
         # The limits of a ladder pairing, times the games: programs play fewer on the ladder.
-        factor, course_limits = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
-        limits = replace(course_limits, step_s=factor * course_limits.step_s, total_s=factor * course_limits.total_s)
-        limits, cup_s = (manifest.limits, manifest.cup_s) if manifest else (limits, _FINAL_S)
-        config = replace(judge.config, seed=seed, agents_key=key, limits=limits, cup_s=cup_s)
-        found = find_entries(Path(entries), names, Catalogue(), config)
-        with exclusive_lock(folder):
-            played = play_cup(found, config, folder, lambda *_: None)
-            outcome = tabulate(found, played, config, versions())
-            write_files(outcome, played, folder)
-    return {"entries": len(found), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
+        factor, limits = max(place.course.games / place.course.program_games, 1.0), judge.config.limits
+        settings["limits"] = replace(limits, step_s=factor * limits.step_s, total_s=factor * limits.total_s)
+    config = replace(judge.config, **settings)
+    with exclusive_lock(folder):
+        played = play_cup(entries, config, folder, lambda *_: None)
+        outcome = tabulate(entries, played, config, versions())
+        write_files(outcome, played, folder)
+    return {"entries": len(entries), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
 
 
 def export(context: AdminContext) -> dict[str, Any]:

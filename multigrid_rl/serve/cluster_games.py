@@ -28,8 +28,6 @@ from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.worker import Worker
 from multigrid_rl.types import RunError
 
-#: An entry as it is sent: its name and its files; an anchor's files are on the node.
-_SentEntry = tuple[str, tuple[FolderPart, ...]]
 #: Arguments of a judge.
 _JudgeArguments = tuple[Course, Path, Path, dict[str, str]]
 Lanes = tuple[str, ...]
@@ -102,8 +100,8 @@ def _run_on_node(pickled: bytes, method: str, payload: list[Any]) -> Any:
         return getattr(judge, method)(*arguments)
 
 
-def _entry(judge: Judge, sent: _SentEntry, folder: Path) -> Entry:
-    name, parts = sent
+def _entry(judge: Judge, sent: tuple[str, tuple[FolderPart, ...]], folder: Path) -> Entry:
+    name, parts = sent  # without files for an anchor: they are on the node
     if name in judge.anchors:
         return judge.anchors[name]
     if not (folder / name).exists():

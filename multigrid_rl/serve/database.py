@@ -17,7 +17,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from multigrid_rl.text import ConfigError, expected
 
@@ -74,6 +74,10 @@ class HandIn(Base):
     seconds: Mapped[float] = mapped_column(default=0.0)  # that a program's starts and answers took
     faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games
     same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is similar to; only instructors see it
+    #: Read with each submission.
+    person: Mapped["Person | None"] = relationship(lazy="joined")
+    rating: Mapped["Rating | None"] = relationship(lazy="joined")
+    grade: Mapped["Grade | None"] = relationship(lazy="joined")
 
 
 class StoredPairing(Base):
@@ -131,7 +135,8 @@ class Grade(Base):
     points: Mapped[float]
     of: Mapped[float]
     passed: Mapped[bool]
-    result: Mapped[str] = mapped_column(Text)  # JSON, as `grade` prints it: the instructor's
+    #: JSON, as `grade` prints it: the instructor's; no page shows it.
+    result: Mapped[str] = mapped_column(Text, deferred=True)
     feedback: Mapped[str] = mapped_column(Text)  # Markdown, the student's
 
 

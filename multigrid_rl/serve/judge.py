@@ -28,7 +28,6 @@ from multigrid_rl.players.classes import check_not_class
 from multigrid_rl.runs.players import scenario_of
 from multigrid_rl.serve.course import Course, read_course
 from multigrid_rl.text import ConfigError, expected, printable, shown
-from multigrid_rl.trust import agents_trusted
 
 #: Games against itself, and against the rookie from each side; their seeds are no secret. Seconds for a
 #: program's answers in all of them.
@@ -230,9 +229,7 @@ class Judge:
 
     def similar_players(self, name: str, others: Sequence[str]) -> str:
         """Return the players that an entry is similar to: of the project, and of other submissions, by name."""
-        entry, watched = self.entry(name), {}
-        if entry.kind == "external" and self.originals.probes_agents and not agents_trusted():
-            watched = probe_entry(entry, self.config)
+        watched = probe_entry(self.entry(name), self.originals, self.config)
         prints = {other: self.fingerprint_of(other) for other in others}
         return "; ".join(map(str, self.originals.similar(self._fingerprint(name), prints, watched, self._fingerprint)))
 

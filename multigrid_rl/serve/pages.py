@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 
 from multigrid_rl.competition.folders import Scratch, inner_path
-from multigrid_rl.serve.database import DONE, STATES, Grade, HandIn, Person, Rating, StoredPairing
+from multigrid_rl.serve.database import DONE, STATES, HandIn, Person, StoredPairing
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
 from multigrid_rl.serve.store import Row, deadline_result, visible_rows
@@ -105,7 +105,7 @@ def display_name(visit: Visit, hand_in_id: int) -> str:
     name, person = _author(visit, hand_in_id)
     if person is None:
         return name
-    if not (visit.teaches or visit.in_same_team(person.id)):
+    if not visit.may_read(person.id):
         return "an entry that is not shown"
     name = visit.site.store.team(person.id).name or (person.name if _shows_names(visit) else person.pseudonym)
     return f"{name} (submission {hand_in_id})"
@@ -138,24 +138,24 @@ def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
 def _may_watch(visit: Visit, red: int, blue: int) -> bool:
     ids = [number for number in (red, blue) if number]
     public = visit.site.store.course.public.replays and {*ids} <= visible_ladder(visit).names.keys()
-    return visit.teaches or public or any(_in_own_team(visit, number) for number in ids)
+    return public or any(_may_read(visit, number) for number in ids)
 
 
-def _in_own_team(visit: Visit, hand_in_id: int) -> bool:
+def _may_read(visit: Visit, hand_in_id: int) -> bool:
     _, person = _author(visit, hand_in_id)
-    return person is not None and visit.in_same_team(person.id)
+    return visit.may_read(person.id if person else None)
 
 
 def entry(visit: Visit) -> Response:
     """Show one entry: rating, opponents."""
     hand_in = visit.row_or_404(HandIn)
-    if not (visit.teaches or visit.in_same_team(hand_in.person_id) or hand_in.id in visible_ladder(visit).names):
+    mine = visit.may_read(hand_in.person_id)
+    if not (mine or hand_in.id in visible_ladder(visit).names):
         raise HTTPException(404)
     row = next((each for each in visible_ladder(visit).rows if each.hand_in.id == hand_in.id), None)
     return visit.page(
         "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(visit, hand_in),
-        mine=visit.teaches or visit.in_same_team(hand_in.person_id),
-        by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
+        mine=mine, by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
     )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def match(visit: Visit) -> Response:
         raise HTTPException(404)
     names = {f"h{number}": display_name(visit, number) for number in (game.red_id, game.blue_id) if number}
     pairing = Pairing.model_validate_json(game.pairing)
-    own_names = {name for name in names if visit.teaches or _in_own_team(visit, int(name[1:]))}
+    own_names = {name for name in names if _may_read(visit, int(name[1:]))}
     records = []
     for record in pairing.kept:
         players = {seat: names.get(name, name) for seat, name in record.players.items()}
@@ -196,20 +196,20 @@ def hand_ins(visit: Visit) -> Response:
     person = visit.user if is_own else visit.row_or_404(Person)
     store, now = visit.site.store, visit.site.store.now()
     rows, course, code = store.history(person.id), store.course, person.code
-    used = sum(hand_in.counts and hand_in.at > now - 3600 * course.quota.per_h for hand_in, _, _ in rows)
-    missed = {hand_in.id: course.missed(hand_in.at, code) for hand_in, _, _ in rows}
+    used = sum(hand_in.counts and hand_in.at > now - 3600 * course.quota.per_h for hand_in in rows)
+    missed = {hand_in.id: course.missed(hand_in.at, code) for hand_in in rows}
     counts_for: dict[int, list[str]] = {}
     for deadline in course.deadlines:
         found = deadline_result(rows, course, deadline, code)
         if found.counting is not None:
-            counts_for.setdefault(found.counting[0].id, []).append(deadline.name)
+            counts_for.setdefault(found.counting.id, []).append(deadline.name)
     return visit.page(
         "mine.html", "My submissions" if is_own else person.name, who=person, rows=rows, missed=missed,
         stands=counts_for, team=store.team(person.id).name,
         left=max(course.quota.hand_ins - used, 0), quota=course.quota, url=visit.site.url,
         due=[(each, course.end(each, code)) for each in course.deadlines], late=course.late, penalty=course.penalty,
         frozen=bool(store.setting("frozen")), on_ladder=_on_ladder(visit, person.id),
-        graded={hand_in.id for hand_in, _, grade in rows if grade and _may_read_points(visit, hand_in, code)},
+        graded={hand_in.id for hand_in in rows if hand_in.grade and _may_read_points(visit, hand_in, code)},
     )  # fmt: skip
 
 
@@ -223,18 +223,17 @@ def _may_read_points(visit: Visit, row: HandIn, code: str) -> bool:
     return visit.teaches or visit.site.store.course.points_shown(row.at, visit.site.store.now(), code)
 
 
-def _readable_hand_in(visit: Visit) -> tuple[HandIn, str]:
-    """Return the requested submission, and its author's id. Raises ``HTTPException`` 404: another team's."""
+def _readable_hand_in(visit: Visit) -> HandIn:
+    """Return the requested submission. Raises ``HTTPException`` 404: another team's."""
     row = visit.row_or_404(HandIn)
-    if not (visit.teaches or visit.in_same_team(row.person_id)):
+    if not visit.may_read(row.person_id):
         raise HTTPException(404)
-    author = visit.site.store.get(Person, row.person_id) if row.person_id else None
-    return row, author.code if author else ""
+    return row
 
 
 def files(visit: Visit) -> Response:
     """Send the uploaded files, as a zip file."""
-    row, _ = _readable_hand_in(visit)
+    row = _readable_hand_in(visit)
     upload = next(iter(visit.site.store.upload_folder(row.id).glob("*")), None)
     if upload is None:  # of an anchor or a forgotten person
         raise HTTPException(404)
@@ -244,10 +243,9 @@ def files(visit: Visit) -> Response:
 
 def hand_in(visit: Visit) -> Response:
     """Show the state of a submission, as a page, JSON, or the changed part of the page."""
-    row, code = _readable_hand_in(visit)
-    rating, grade = visit.site.store.get(Rating, row.id), visit.site.store.get(Grade, row.id)
-    grade = grade if _may_read_points(visit, row, code) else None
-    done = row.state in DONE
+    row = _readable_hand_in(visit)
+    code, rating, done = row.person.code if row.person else "", row.rating, row.state in DONE
+    grade = row.grade if _may_read_points(visit, row, code) else None
     if visit.wants_json:
         reply = {key: getattr(row, key) for key in ("state", "state_at", "reason", "log", "deadline", "sha256")}
         missed = visit.site.store.course.missed(row.at, code) if code else None

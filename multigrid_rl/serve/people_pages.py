@@ -108,11 +108,10 @@ def desk(visit: Visit) -> Response:
     """Show the state of the server, and submissions that need attention."""
     store = visit.site.store
     with store.reading() as session:
-        hand_ins = select(HandIn, Person).join(Person, Person.id == HandIn.person_id)
-        newest = hand_ins.order_by(HandIn.id.desc()).limit(_MAX_ROWS)
-        copies = session.execute(newest.where(HandIn.same_as != "")).all()
-        refused = session.execute(newest.where(HandIn.state == "refused")).all()
-        overdue = session.execute(newest.where(HandIn.deadline > 0, HandIn.deadline < store.now())).all()
+        newest = select(HandIn).where(HandIn.person_id.is_not(None)).order_by(HandIn.id.desc()).limit(_MAX_ROWS)
+        copies = session.scalars(newest.where(HandIn.same_as != "")).all()
+        refused = session.scalars(newest.where(HandIn.state == "refused")).all()
+        overdue = session.scalars(newest.where(HandIn.deadline > 0, HandIn.deadline < store.now())).all()
     forget_at, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_SHOWN_EVENTS)).order_by(Event.id.desc()).limit(_MAX_ROWS))
     jobs = store.jobs()
@@ -185,8 +184,8 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"id": person.code, "name": person.name}
         row |= {"email": person.email, "pseudonym": person.pseudonym, "team": store.team(person.id).name}
         result = deadline_result(store.history(person.id), store.course, due_deadline, person.code)
-        if result.counting is not None:
-            hand_in, rating, grade = result.counting
+        if (hand_in := result.counting) is not None:
+            rating, grade = hand_in.rating, hand_in.grade
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
             row |= {"late_days": result.days_late if result.counting is result.late else 0}
             row |= {key: getattr(grade, key) for key in ("points", "of", "feedback") if grade}
@@ -194,11 +193,10 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             if rating and hand_in.state == "rated":
                 row |= {key: getattr(rating, key) for key in _RATING_FIELDS}
                 row |= {"by_anchors": round(by_anchors[hand_in.id][0], 1)} if hand_in.id in by_anchors else {}
-        if result.late is not None:
-            hand_in, rating, grade = result.late
-            row |= {"late_hand_in": hand_in.id, "late_by": result.days_late}
-            row |= {"late_rating": round(rating.rating, 2)} if rating else {}
-            row |= {"late_points": grade.points} if grade else {}
+        if (late := result.late) is not None:
+            row |= {"late_hand_in": late.id, "late_by": result.days_late}
+            row |= {"late_rating": round(late.rating.rating, 2)} if late.rating else {}
+            row |= {"late_points": late.grade.points} if late.grade else {}
         rows.append(row)
     by_rating = [(-row["rating"], row["hand_in"]) for row in rows if "rating" in row]
     ranks = {number: rank for rank, (_, number) in enumerate(sorted({*by_rating}), 1)}  # a team has one

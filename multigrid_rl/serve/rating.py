@@ -80,10 +80,8 @@ def _fit(played: list[PairingResult], fixed: dict[int, float]) -> tuple[dict[int
     pairs, points, games = _pairs_of(played, index)
     strength = strengths(pairs, strength, free)
     half_width = _half_widths(pairs, points, games, strength, free)
-    count = np.zeros(len(names), np.int64)
-    for side in (pairs.one, pairs.two):
-        np.add.at(count, side, pairs.games.astype(np.int64))
-    rows = {names[k]: (float(half_width[n]), int(count[k])) for n, k in enumerate(free.tolist())}
+    one, two = (np.bincount(side, pairs.games, len(names)) for side in (pairs.one, pairs.two))
+    rows = {names[k]: (float(half_width[n]), int(one[k] + two[k])) for n, k in enumerate(free.tolist())}
     return dict(zip(names, strength.tolist(), strict=True)), rows
 
 

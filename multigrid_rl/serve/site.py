@@ -135,9 +135,9 @@ class Visit(NamedTuple):
     form: FormData | Mapping[str, Any]
     body: bytes
 
-    def in_same_team(self, person_id: int | None) -> bool:
-        """Return whether this is the id of the visitor or a member of the visitor's team."""
-        return self.person is not None and person_id in self.site.store.team(self.person.id).ids
+    def may_read(self, person_id: int | None) -> bool:
+        """Return whether all of this person is the visitor's to see: an instructor's, or the own team's."""
+        return self.teaches or (self.person is not None and person_id in self.site.store.team(self.person.id).ids)
 
     @property
     def teaches(self) -> bool:

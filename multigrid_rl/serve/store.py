@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate, combinations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.orm import Session, defer, sessionmaker
+from sqlalchemy.orm import Session, defer, joinedload, sessionmaker
 
 from multigrid_rl.competition.folders import read_parts, remove_tree, write_parts
 from multigrid_rl.serve.course import Course, Deadline
-from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Rating, Setting, StoredPairing, engine_of
+from multigrid_rl.serve.database import Event, Grade, HandIn, Job, Person, Setting, StoredPairing, engine_of
 from multigrid_rl.serve.rating import PairingResult
 from multigrid_rl.text import ConfigError, expected, printable
 
@@ -71,15 +71,11 @@ class Team(NamedTuple):
     ids: list[int]
 
 
-#: A submission with its rating and grade, if it has them.
-HandInResult = tuple[HandIn, Rating | None, Grade | None]
-
-
 class DeadlineResult(NamedTuple):
     """The submission that counts for a deadline, and the late one."""
 
-    counting: HandInResult | None
-    late: HandInResult | None  # it may be the one that counts
+    counting: HandIn | None
+    late: HandIn | None  # it may be the one that counts
     days_late: int  # of the late one
     points: float | None  # of the one that counts, after the penalty; ``None``: it was not graded
 
@@ -243,36 +239,28 @@ class Store:
 
     # --- for pages
 
-    def history(self, person_id: int) -> list[HandInResult]:
-        """Return all submissions of a person or the team, the newest first, with rating and grade if there are any."""
-        return [result for result, _ in self._results(HandIn.person_id.in_(self.team(person_id).ids))]
-
-    def _results(self, *conditions: Any, without: Sequence[Any] = ()) -> list[tuple[HandInResult, Person | None]]:
-        """Return submissions with rating, grade and author, the newest first; columns ``without`` are not loaded."""
-        query = select(HandIn, Rating, Grade, Person).outerjoin(Rating, Rating.hand_in_id == HandIn.id)
-        query = query.outerjoin(Grade, Grade.hand_in_id == HandIn.id).outerjoin(Person, Person.id == HandIn.person_id)
-        with self.reading() as session:
-            found = session.execute(query.where(*conditions).order_by(HandIn.id.desc()).options(*map(defer, without)))
-            return [((row, rating, grade), person) for row, rating, grade, person in found]
+    def history(self, person_id: int) -> list[HandIn]:
+        """Return all submissions of a person or the team, the newest first."""
+        query = select(HandIn).where(HandIn.person_id.in_(self.team(person_id).ids))
+        return self.all(query.order_by(HandIn.id.desc()))
 
     def ladder(self) -> list[Row]:
         """Return the ladder, the best first: anchors, and each author's submission that counts, else the late one."""
-        by_author: dict[int, list[tuple[HandInResult, Person | None]]] = {}
+        by_author: dict[int, list[HandIn]] = {}
         # Submissions that still play their first games are left out.
-        on_ladder = HandIn.state == "rated", Rating.hand_in_id.is_not(None)
-        for result, person in self._results(*on_ladder, without=(HandIn.log, Grade.result, Grade.feedback)):
-            author_id = -result[0].id if person is None else self.team(person.id).ids[0]
-            by_author.setdefault(author_id, []).append((result, person))
+        query = select(HandIn).where(HandIn.state == "rated", HandIn.rating.has()).order_by(HandIn.id.desc())
+        for hand_in in self.all(query.options(defer(HandIn.log), joinedload(HandIn.grade).defer(Grade.feedback))):
+            author_id = -hand_in.id if hand_in.person is None else self.team(hand_in.person.id).ids[0]
+            by_author.setdefault(author_id, []).append(hand_in)
         last, rows = self.course.deadlines[-1] if self.course.deadlines else None, list[Row]()
-        for results in by_author.values():
-            author = results[0][1]
-            code = author.code if author else ""
-            found = deadline_result([result for result, _ in results], self.course, last, code)
-            hand_in, rating, _ = found.counting or found.late or results[0][0]
-            if rating is not None:
-                author = next(person for result, person in results if result[0] is hand_in)
+        for hand_ins in by_author.values():
+            author = hand_ins[0].person
+            found = deadline_result(hand_ins, self.course, last, author.code if author else "")
+            hand_in = found.counting or found.late or hand_ins[0]
+            if (rating := hand_in.rating) is not None:
                 team = self.team(author.id).name if author else ""
-                rows.append(Row(1, hand_in, author, team, rating.rating, rating.low, rating.high, rating.games))
+                about = rating.rating, rating.low, rating.high, rating.games
+                rows.append(Row(1, hand_in, hand_in.person, team, *about))
         rows.sort(key=lambda row: (-row.rating, row.hand_in.id))
         ranks = accumulate((row.person is not None for row in rows), initial=1)
         return [row._replace(rank=rank) for row, rank in zip(rows, ranks, strict=False)]
@@ -307,25 +295,23 @@ class Store:
             return session.scalar(select(func.max(Event.id)).where(Event.kind.not_in(_UNLISTED_EVENTS))) or 0
 
 
-def deadline_result(
-    results: list[HandInResult], course: Course, deadline: Deadline | None, code: str
-) -> DeadlineResult:
+def deadline_result(rows: list[HandIn], course: Course, deadline: Deadline | None, code: str) -> DeadlineResult:
     """Return the submission of the student with this id that counts: the last, or the best, rated one on time.
 
     The late one is chosen in the same way; it counts where the course's ``late`` says so.
     """
 
-    def sort_key(result: HandInResult) -> tuple[bool, float, int]:
-        is_rated = result[0].state == "rated" and result[1] is not None
-        return is_rated, result[1].rating if result[1] and is_rated and course.counts == "best" else 0.0, result[0].id
+    def sort_key(row: HandIn) -> tuple[bool, float, int]:
+        rating = row.rating if row.state == "rated" else None
+        return rating is not None, rating.rating if rating and course.counts == "best" else 0.0, row.id
 
-    days = {result[0].id: course.late_days(result[0].at, deadline, code) if deadline else 0 for result in results}
-    on_time = max((result for result in results if not days[result[0].id]), key=sort_key, default=None)
-    late = max((result for result in results if days[result[0].id]), key=sort_key, default=None)
-    days_late = days[late[0].id] if late else 0
-    points = on_time[2].points if on_time and on_time[2] else None
-    if late and late[2] and course.late == "penalty":
-        reduced = round(late[2].points * max(1 - course.penalty / 100 * days_late, 0.0), 2)
+    days = {row.id: course.late_days(row.at, deadline, code) if deadline else 0 for row in rows}
+    on_time = max((row for row in rows if not days[row.id]), key=sort_key, default=None)
+    late = max((row for row in rows if days[row.id]), key=sort_key, default=None)
+    days_late = days[late.id] if late else 0
+    points = on_time.grade.points if on_time and on_time.grade else None
+    if late and late.grade and course.late == "penalty":
+        reduced = round(late.grade.points * max(1 - course.penalty / 100 * days_late, 0.0), 2)
         if points is None or reduced > points:
             return DeadlineResult(late, late, days_late, reduced)
     return DeadlineResult(on_time, late, days_late, points)

@@ -7,12 +7,12 @@ import re
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +96,13 @@ class _Slot:
     due: float = 0.0
     worker: str = ""
 
+    def begin(self, parent: int) -> None:
+        """Call ``run`` in the child, which ends with its parent."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent says when to end
+        die_with_parent(parent)
+        self.run(f"{self.name}-{os.getpid()}")
+
 
 @dataclass
 class Supervisor:
@@ -103,7 +110,7 @@ class Supervisor:
 
     place: ServedFolder
     slots: list[_Slot] = field(default_factory=list)
-    children: dict[int, _Slot] = field(default_factory=dict)
+    children: dict[ForkProcess, _Slot] = field(default_factory=dict)
     ending: bool = False
 
     def add(self, name: str, run: Callable[[str], None]) -> None:
@@ -112,23 +119,11 @@ class Supervisor:
         self._start(self.slots[-1])
 
     def _start(self, slot: _Slot) -> None:
-        parent, slot.started = os.getpid(), time.monotonic()
-        pid = os.fork()
-        if pid:
-            slot.worker, slot.due = f"{slot.name}-{pid}", 0.0
-            self.children[pid] = slot
-            return
-        status = 1
-        try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent says when to end
-            die_with_parent(parent)
-            slot.run(f"{slot.name}-{os.getpid()}")
-            status = 0
-        finally:
-            if status:
-                traceback.print_exc()
-            os._exit(status)
+        slot.started, slot.due = time.monotonic(), 0.0
+        child = ForkProcess(target=slot.begin, args=(os.getpid(),), name=slot.name)
+        child.start()
+        slot.worker = f"{slot.name}-{child.pid}"
+        self.children[child] = slot
 
     def watch(self) -> None:
         """Start dead children again, until SIGTERM or Ctrl-C."""
@@ -146,19 +141,14 @@ class Supervisor:
             time.sleep(_POLL_S)
 
     def _reap(self) -> None:
-        while self.children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            if (slot := self.children.pop(pid, None)) is None:
-                continue
+        for child in [child for child in self.children if not child.is_alive()]:
+            slot, status = self.children.pop(child), child.exitcode
             lived_s = time.monotonic() - slot.started
             slot.deaths = slot.deaths + 1 if status and lived_s < _YOUNG_S else 0
             # A child with status 0 has ended because its memory had grown, without a job.
             slot.due = time.monotonic() + (min(_WAIT_S * 2**slot.deaths, _LONGEST_WAIT_S) if status else 0.0)
             freed = self._free_jobs(slot.worker) if status else 0
-            code = os.waitstatus_to_exitcode(status)
-            log("died", child=slot.worker, status=code, lived=round(lived_s, 1), freed=freed)
+            log("died", child=slot.worker, status=status, lived=round(lived_s, 1), freed=freed)
 
     def _free_jobs(self, worker: str) -> int:
         """Free the jobs of a dead child; if the database is away, their leases end by themselves."""
@@ -173,14 +163,12 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all children, in the end by SIGKILL."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self.children:
-                os.kill(pid, number)
+        for end in (ForkProcess.terminate, ForkProcess.kill):
             deadline = time.monotonic() + _GRACE_S
-            while self.children and time.monotonic() < deadline:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-                self.children.pop(pid, None)
-                time.sleep(0.02)
+            for child in self.children:
+                end(child)
+            for child in self.children:
+                child.join(max(deadline - time.monotonic(), 0.0))
 
 
 def share_memory() -> None:

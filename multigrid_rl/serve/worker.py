@@ -16,7 +16,7 @@ from multigrid_rl.competition.hand_ins import Submission
 from multigrid_rl.competition.process import WAITING
 from multigrid_rl.files import json_text
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.serve.database import HandIn, Job, Person, StoredPairing
+from multigrid_rl.serve.database import HandIn, Job, StoredPairing
 from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, Queue, log, player_name
 from multigrid_rl.serve.rating import compute_ratings
@@ -143,10 +143,10 @@ class Worker:
 
     def _copies(self, job: Job) -> None:
         hand_in = self._row(job.hand_in_id)
-        # All submissions of others, replaced ones too.
-        query = select(HandIn).join(Person, Person.id == HandIn.person_id).where(HandIn.state == "rated")
         team_ids = self.queue.team(hand_in.person_id).ids if hand_in.person_id else []
-        query = query.where(HandIn.person_id.not_in(team_ids), ~Person.forgotten)
+        # All submissions of others, replaced ones too.
+        query = select(HandIn).where(HandIn.state == "rated", HandIn.person.has(forgotten=False))
+        query = query.where(HandIn.person_id.not_in(team_ids))
         names = [player_name(other) for other in self.queue.all(query)]
         self.queue.save_similar(job, self.judge.similar_players(player_name(hand_in), sorted(names)))
 

@@ -1,5 +1,6 @@
 """What a class hands in: folders, folders around them, and zip files, which strangers have made."""
 
+import os
 import stat
 import struct
 import zipfile
@@ -157,6 +158,15 @@ def test_zip_files_in_zip_files_share_one_bound(bound, most, members, said, tmp_
     unpacked = everything(tmp_path / "scratch")
     assert len(unpacked) < 300
     assert sum(len(data or b"") for data in unpacked.values()) < 1_100_000
+
+
+def test_a_pipe_with_the_name_of_a_zip_file_is_not_waited_for(tmp_path):
+    for path in (tmp_path / "in" / "anna" / "x.zip", tmp_path / "in" / "y.zip"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+    problems = [each.problem for each in found(tmp_path).values()]
+    assert "neither card.json nor agent.yaml" in problems[0]
+    assert problems[1] == "y.zip: expected a bundle or an agent, as a folder or in a .zip file, got another file"
 
 
 def test_a_long_list_of_files_is_not_read(tmp_path, monkeypatch):

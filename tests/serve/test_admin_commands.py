@@ -161,9 +161,9 @@ def test_final_cup_has_fresh_seeds_and_verifies(course, tmp_path):
 
 def test_grades_and_copies_are_there(course):
     with queue_of(course) as queue:
-        row, _, grade = queue.history(queue.person_by_code("s2").id)[0]
-    assert grade.passed
-    assert "a rookie" in grade.feedback
+        row = queue.history(queue.person_by_code("s2").id)[0]
+    assert row.grade.passed
+    assert "a rookie" in row.grade.feedback
     assert "blue-master" in row.same_as
     assert last(call("serve", "regrade", course)) == {"to_grade": 2}
 

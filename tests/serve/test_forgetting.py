@@ -59,7 +59,7 @@ def test_nothing_of_who_was_forgotten_stays_but_games(handed_in, mine):
     store, ada = handed_in, handed_in.person_by_code("s1").id
     refused = store.hand_in(ada, mine, "Ada Lovelace.zip")
     store.save_refusal(store.claim("w", ("bundle",)), "Ada Lovelace/agent.yaml: expected a program first")
-    (first, *_), (number, *_) = [own[0] for own in store.history(ada)][::-1], [refused.id]
+    (first, *_), (number, *_) = store.history(ada)[::-1], [refused.id]
     (store.home / "incoming" / str(ada)).mkdir(parents=True)
     for _ in range(2):  # twice is no other thing than once
         store.forget(ada)

@@ -187,7 +187,7 @@ def test_the_instructor_acts(site, store):
     assert ines.post("/desk/freeze", form=form, on="")[0] == 303
     assert ada.upload([("mine.zip", zipped())])[0] == 303
     work(store)
-    game = store.games_of(store.history(store.person_by_code("s9").id)[0][0].id)[0]
+    game = store.games_of(store.history(store.person_by_code("s9").id)[0].id)[0]
     assert ines.post("/desk/appeal", form=form, id=game.id)[0] == 303
     assert ines.post("/desk/appeal", form=form, id=10**8)[0] == 404
     assert f"pairing {game.id}" in ines.get("/desk")[1]
@@ -228,7 +228,7 @@ def test_nothing_becomes_markup_or_a_formula(tmp_path):
             session.merge(person)
     with served(store) as site:
         ada, ines = Client(site, "s0"), Client(site, "i1")
-        mine = store.history(store.person_by_code("s0").id)[0][0]
+        mine = store.history(store.person_by_code("s0").id)[0]
         game = store.games_of(mine.id)[0]
         seen = [ada.get(p)[1] for p in ("/", "/mine", f"/hand-in/{mine.id}", f"/entry/{mine.id}", f"/match/{game.id}")]
         seen += [ines.get(p)[1] for p in ("/", "/desk", f"/hand-in/{mine.id}", f"/match/{game.id}")]

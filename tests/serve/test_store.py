@@ -63,8 +63,8 @@ def test_hand_in_goes_its_way(store, bundle):
     mine = store.hand_in(ada(store), bundle)
     assert (store.upload_folder(mine.id) / "folder" / "card.json").exists()
     assert work(store) == ["pair", "rate", "check", "pair", "pair", "rate", "copies"]
-    row, rating, grade = store.history(ada(store))[0]
-    assert (row.state, rating.rating, grade) == ("rated", 1000.0 + mine.id, None)
+    row = store.history(ada(store))[0]
+    assert (row.state, row.rating.rating, row.grade) == ("rated", 1000.0 + mine.id, None)
     assert [e.kind for e in store.events(mine.id)] == ["received", "checking", "placing", "played", "played", "rated"]
     assert [r.title for r in store.ladder() if r.person is None] == ["blue-rookie", "random"]
     assert store.ladder()[0].person.code == "s1"
@@ -293,8 +293,8 @@ def test_games_that_end_while_a_rating_is_kept_are_rated_next(store, bundle, mon
     rate(store, job)
     assert [left.kind for left in store.jobs()] == ["rate"]
     work(store)
-    assert store.history(ada(store))[0][0].state == "rated"
-    assert store.history(ada(store))[0][0].id == mine.id
+    assert store.history(ada(store))[0].state == "rated"
+    assert store.history(ada(store))[0].id == mine.id
 
 
 def test_a_job_that_fails_lets_others_by(store, bundle, clock):

@@ -10,7 +10,7 @@ store, site = course_fixtures()
 
 def test_instructors_have_a_page_for_each_student_and_all_have_what_they_handed_in(site, store):
     ada = store.person_by_code("s1")
-    mine, other = (store.history(store.person_by_code(code).id)[0][0].id for code in ("s1", "s2"))
+    mine, other = (store.history(store.person_by_code(code).id)[0].id for code in ("s1", "s2"))
     page = Client(site, "i1").get(f"/student/{ada.id}")[1]
     assert f"/hand-in/{mine}" in page
     assert "multipart" not in page
@@ -40,7 +40,7 @@ def test_state_of_a_hand_in_is_sent_where_it_changed_alone(site, store):
 
 
 def test_the_desk_calls_who_is_alike_by_name(site, store):
-    one, other = (store.history(store.person_by_code(code).id)[-1][0].id for code in ("s3", "s4"))
+    one, other = (store.history(store.person_by_code(code).id)[-1].id for code in ("s3", "s4"))
     with store.writing() as session:
         session.get_one(HandIn, one).same_as = f"h{other} (the same); last-year/h{other} (the same)"
     page = Client(site, "i1").get("/desk")[1]

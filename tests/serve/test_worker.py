@@ -49,9 +49,9 @@ def test_a_bundle_is_rated_with_an_interval(worker, adept):
     store = worker.queue
     mine = store.hand_in(store.person_by_code("s1").id, adept)
     do_all(worker)
-    row, rating, _ = store.history(mine.person_id)[0]
+    row = store.history(mine.person_id)[0]
     assert (row.state, row.kind, row.reason) == ("rated", "frozen", "")
-    assert rating.low < rating.rating < rating.high
+    assert row.rating.low < row.rating.rating < row.rating.high
     assert [r.title for r in store.ladder()][1:] == ["blue-rookie", "random"]
     assert "blue-adept" in row.same_as
     assert "against itself" in row.log
@@ -192,8 +192,7 @@ def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_y
     spec = judge.config.spec
     (player,) = load_team(data_root() / "checkpoints" / "blue-master", spec, "red").values()
     answers = {"red": watch(spec, "red", player, 200, 7)}
-    monkeypatch.setattr("multigrid_rl.serve.judge.probe_entry", lambda entry, config: answers)
-    monkeypatch.setattr("multigrid_rl.serve.judge.agents_trusted", lambda: False)
+    monkeypatch.setattr("multigrid_rl.serve.judge.probe_entry", lambda *_: answers)
     found = judge.similar_players("h7", [])
     assert "blue-master" in found
     assert "last-year/anna" in found
