@@ -75,9 +75,9 @@ class HandIn(Base):
     faults: Mapped[int] = mapped_column(default=0)  # pairings in which it forfeited games
     same_as: Mapped[str] = mapped_column(Text, default="")  # players that it is similar to; only instructors see it
     #: Read with each submission.
-    person: Mapped["Person | None"] = relationship(lazy="joined")
-    rating: Mapped["Rating | None"] = relationship(lazy="joined")
-    grade: Mapped["Grade | None"] = relationship(lazy="joined")
+    person: Mapped["Person | None"] = relationship(lazy="joined", viewonly=True)
+    rating: Mapped["Rating | None"] = relationship(lazy="joined", viewonly=True)
+    grade: Mapped["Grade | None"] = relationship(lazy="joined", viewonly=True)
 
 
 class StoredPairing(Base):
