@@ -34,6 +34,7 @@ _FOREIGN_KEYS = {
     "train": ("algo", "algorithm", "alg"),
     "experiment": ("config", "config_name", "config_file", "recipe"),
     "env_id": ("env", "env_name", "gym_id"),
+    "scenario.seats.blue_0": ("opponent", "opponents"),
     "run_dir": ("output_dir", "log_dir", "logdir", "save_dir", "exp_name"),
     "seeds": ("n_seeds", "num_seeds"),
     "cluster.gpus_per_learner": ("device", "cuda", "num_gpus", "gpus", "use_gpu", "num_gpus_per_learner"),

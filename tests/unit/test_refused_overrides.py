@@ -46,6 +46,7 @@ REFUSED = [
     ("scheme=dtde,ctde", r"^scheme: expected one value, or a list: \[a, b\], got dtde,ctde$"),
     ("tracking=csv,wnb", r"^tracking: expected csv, .*several with commas, got wnb$"),
     ("train.learning_rate=1", r"got learning_rate \(did you mean train.lr\?\)$"),
+    ("opponent=hunter", r"got opponent \(did you mean scenario.seats.blue_0\?\)$"),
     ("n_steps=8", r"got n_steps \(did you mean train.num_steps\?\)$"),
     ("train.batch_size=8", r"got batch_size \(did you mean train.minibatch_size\?\)$"),
     ("gae_lambda=1", r"got gae_lambda \(did you mean train.lam\?\)$"),
