@@ -13,7 +13,7 @@ from commands import call, complaint, works
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.serve import admin_commands
-from multigrid_rl.serve.database import HandIn, Job, Setting, StoredPairing
+from multigrid_rl.serve.database import HandIn, Job, Person, Setting, StoredPairing
 from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.supervisor import open_prepared, place_of
 from multigrid_rl.serve.worker import Worker
@@ -255,12 +255,15 @@ def test_inspect_refuses_a_rookie_beside_a_course(course):
 
 def test_a_final_plays_the_anchor_of_the_ladder(course, tmp_path, monkeypatch):
     shutil.copytree(data_root() / "checkpoints" / "blue-adept", course.parent / "blue-rookie")
+    with queue_of(course) as queue, queue.writing() as session:
+        session.get_one(Person, queue.person_by_code("s1").id).pseudonym = "_x"
     seen = []
     monkeypatch.setattr(admin_commands, "play_cup", lambda entries, *rest: seen.extend(entries) or sys.exit(9))
     call("serve", "final", course, "-o", tmp_path / "final")
     place = place_of(course)
     anchor = Judge(place.course, place.course_folder, place.home, None).anchors["blue-rookie"]
     assert [entry.sha256 for entry in seen if entry.name == "blue-rookie"] == [anchor.sha256]
+    assert "_x" in [entry.name for entry in seen]
 
 
 def test_backups_hold_no_links_no_hidden_folders_and_no_backups(course, tmp_path):
