@@ -35,7 +35,7 @@ def free_memory(root: Path = Path("/")) -> int | None:
         with suppress(OSError, ValueError, StopIteration):  # another version of control groups, or "max"
             unused = int((groups / limit).read_text()) - int((groups / used).read_text())
             # The system counts files that it keeps in memory as used, and drops them where memory is needed.
-            free.append(unused + _number_after("inactive_file", groups / parts))
+            free.append(unused + sum(_number_after(f"{kind}_file", groups / parts) for kind in ("active", "inactive")))
     with suppress(OSError, StopIteration):  # no Linux
         free.append(1024 * _number_after("MemAvailable:", root / "proc/meminfo"))
     return min(free, default=None)

@@ -81,7 +81,7 @@ def test_free_memory_is_that_of_the_machine_or_of_its_container(limit, tmp_path)
         file = tmp_path / "sys/fs/cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(value)
-    (file.parent / "memory.stat").write_text("anon 5\ninactive_file 400\n")
+    (file.parent / "memory.stat").write_text("anon 5\ninactive_file 300\nactive_file 100\n")
     assert free_memory(tmp_path) == 2400
 
 
