@@ -26,8 +26,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 def free_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes available without swapping, within a container's limit; ``None``: unknown on this system."""
-    free = []
-    groups = root / "sys/fs/cgroup"
+    free, groups = [], root / "sys/fs/cgroup"
     for limit, used, parts in (
         ("memory.max", "memory.current", "memory.stat"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl import tables
-from multigrid_rl.text import ConfigError, expected, shown
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import user_code
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
@@ -53,17 +53,13 @@ class MetricGroup:
 
 
 def groups(*names: str) -> Iterator[MetricGroup]:
-    """Yield the groups of some tables, ``metrics`` and ``measured``, except those of missing add-ons.
-
-    Raises ``ConfigError``: an entry is no group, or one of ``metrics`` without a function.
-    """
+    """Yield groups of the tables ``metrics`` and ``measured`` whose add-ons exist. Raises ``ConfigError``: no group."""
     for name in names:
         table = tables.entries(name)
         for entry in (entry for entry in table if tables.has(table, entry)):
             group = tables.find(table, entry)
             if not isinstance(group, MetricGroup) or (name == "metrics" and group.samples is None):
-                wanted = "a MetricGroup with samples" if name == "metrics" else "a MetricGroup"
-                raise ConfigError(expected(f"entry point {table[entry]}", wanted, shown(repr(group))))
+                raise ConfigError(expected(f"entry point {table[entry]}", "a MetricGroup with samples", type(group)))
             yield group
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.tables import POOLS, entries, load
 from multigrid_rl.text import ConfigError, expected, first_error, shown, unknown
@@ -150,14 +150,8 @@ def _pool_settings(value: Any) -> Any:
     return None if value is None else _validate(load(POOLS[LEAGUE]), value)
 
 
-def _one_agent(value: int) -> int:
-    if value != 1:
-        raise ValueError(f"expected 1 with this package, got {value}")
-    return value
-
-
 #: The ``agents`` of a kind with one agent.
-OneAgent = Annotated[int, AfterValidator(_one_agent)]
+OneAgent = Literal[1]
 
 
 class EnvironmentKind(Part):

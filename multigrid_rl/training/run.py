@@ -114,7 +114,9 @@ class TrainingRun:
 
     def iterate(self) -> None:
         """Sample, learn and set weights once, in the stage that is due."""
-        self._advance_stage()
+        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
+        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.reports.keeper.held):
+            self.enter(self.stage + 1)  # the last stage has no end
         # The three lines of an iteration are `sample`, `learn` and `send_weights`; all else here counts and measures.
         clock = Clock()
         experience = self.sampler.sample()
@@ -191,12 +193,6 @@ class TrainingRun:
         main_stage = self.stages[-1]
         last = self.stage + 1 == len(self.stages)
         return self.reports.keeper if last else GateKeeper(main_stage.gates, main_stage.scenario.report_episodes)
-
-    def _advance_stage(self) -> None:
-        """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
-        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
-        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.reports.keeper.held):
-            self.enter(self.stage + 1)
 
     def enter(self, stage: int) -> None:
         """Play the games of another stage of the curriculum from now on, judged by its gates."""
