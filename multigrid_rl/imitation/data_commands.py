@@ -11,10 +11,10 @@ from multigrid_rl.cli.output import console, one_thread
 
 def record(
     who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, its folder, or a run folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Overrides: scenario=halfcheetah. By default the player's own.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write.")] = Path(),
     steps: Annotated[int, typer.Option(min=1, help="Environment steps to keep.")] = 100_000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of environments and drawn actions.")] = 20_000,
     mode: Annotated[

@@ -213,6 +213,7 @@ def test_record_writes_atomically_and_data_shows_it(tmp_path):
     assert "300 steps of hunter in 1v1" in shown.output
     assert "seed: 3" in shown.output
     assert f"--output: expected a new folder, got {out}" in complaint(call("data", "record", "hunter", "-o", out))
+    assert "--output: expected a value, got none" in complaint(call("data", "record", "hunter"))
     message = complaint(call("data", "record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
     assert "player: expected" in message
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]

@@ -75,7 +75,7 @@ NO_OPENSPIEL = "--exact: expected a game of OpenSpiel's (env_id=openspiel:GAME)"
         (["random", "scenario=1v1", "--exact"], NO_OPENSPIEL),
         (["random", "env_id=openspiel:goofspiel", "--exact"], "expected a game in turns whose chance is known"),
         (["random", "scenario=leduc", "--exact"], "expected at most 1,000 positions"),
-        (["random", "scenario=kuhn", "--budget", 0], "--budget: expected a whole number of environment steps, got 0.0"),
+        (["random", "scenario=kuhn", "--budget", 0], "environment steps, above 0 without --exact, got 0.0"),
         (["key-runner", "scenario=kuhn"], "player: expected random, a folder or module:Class"),
     ],
 )
