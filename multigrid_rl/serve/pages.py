@@ -138,7 +138,7 @@ def matchups(visit: Visit, hand_in: HandIn) -> list[Matchup]:
 def _may_watch(visit: Visit, red: int, blue: int) -> bool:
     ids = [number for number in (red, blue) if number]
     public = visit.site.store.course.public.replays and {*ids} <= visible_ladder(visit).names.keys()
-    return public or any(_may_read(visit, number) for number in ids)
+    return visit.teaches or public or any(_may_read(visit, number) for number in ids)
 
 
 def _may_read(visit: Visit, hand_in_id: int) -> bool:
