@@ -281,7 +281,7 @@ class ScenarioConfig(Part):
     symmetric: tuple[tuple[str, ...], ...] = ()
     """pettingzoo: groups of agents on whose seats the same player can sit; []: only where it was trained"""
     outcome: Literal["win", "return"] | None = None
-    """pettingzoo: win, the team with the largest return wins an episode; return, nobody does. null: win with two teams
+    """pettingzoo: win, the team with the largest return wins an episode; return, no team does. null: win with two teams
     or more"""
     seats: dict[str, str | dict[str, float]] = {}
     """who sits where: learn, or a player of `multigrid-rl players`, or the folder of one or of a run; {} without

@@ -33,7 +33,7 @@ def record(
 def data(
     action: Annotated[
         Literal["show", "import", "export"],
-        typer.Argument(help="show: check everything and tell what is in it; import: from others; export: for others."),
+        typer.Argument(help="show: check everything and list what is in it; import: from others; export: for others."),
     ],
     source: Annotated[
         str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .json file or minari:ID.")
@@ -84,7 +84,7 @@ def import_policy(
         typer.Option(help="Between its layers, if not its library's own."),
     ] = None,
 ) -> None:
-    """Make another library's policy a frozen player, which evaluates, records and is asked (docs/imitation.md)."""
+    """Make another library's policy a frozen player and a DAgger expert (docs/imitation.md)."""
     from multigrid_rl.imitation.imported_policies import import_player
 
     for line in import_player(source, overrides, output, activation):

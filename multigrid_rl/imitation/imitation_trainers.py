@@ -101,7 +101,7 @@ class DaggerTrain(CloningTrain):
     """Settings of ``train=dagger``."""
 
     dagger: DaggerOptions
-    """which expert is asked, and how often it acts, with train=dagger"""
+    """the expert that labels, and how often it acts, with train=dagger"""
 
 
 class AdversarialTrain(TrainConfig):

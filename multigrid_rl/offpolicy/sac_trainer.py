@@ -110,7 +110,7 @@ METRICS = MetricGroup(
     {
         "learner/<module>/q_loss": ("squared error of both critics, sum, mean over the iteration", "loss"),
         "learner/<module>/q_mean": ("the lower critic's value of the policy's own actions, mean", "return"),
-        "learner/<module>/alpha": ("weight of the entropy beside the reward", "weight"),
+        "learner/<module>/alpha": ("weight of the entropy, added to the reward", "weight"),
     }
 )
 SAC = SacTrainer()

@@ -37,8 +37,8 @@ _ACTIONS = {
     "regrade": "grade all rated submissions again",
     "export": "write ladder.csv, moodle.csv, canvas.csv or gradescope.zip, named behind the course, perhaps with a "
     "deadline's name behind it, the last one by default",
-    "purge": "forget who asked for it a week ago, and all students once `keep_days` after the last deadline are over; "
-    "or at once the person whose id stands behind the course",
+    "purge": "forget students who asked for it a week ago, and all students once `keep_days` after the last "
+    "deadline are over; or at once the person whose id stands behind the course",
     "links": "print all personal links, as a CSV",
 }
 HOST = "127.0.0.1"
