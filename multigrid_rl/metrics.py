@@ -56,10 +56,10 @@ def groups(*names: str) -> Iterator[MetricGroup]:
     """Yield groups of the tables ``metrics`` and ``measured`` whose add-ons exist. Raises ``ConfigError``: no group."""
     for name in names:
         table = tables.entries(name)
-        for entry in (entry for entry in table if tables.has(table, entry)):
-            group = tables.find(table, entry)
+        for key in (key for key in table if tables.has(table, key)):
+            group = tables.find(table, key)
             if not isinstance(group, MetricGroup) or (name == "metrics" and group.samples is None):
-                raise ConfigError(expected(f"entry point {table[entry]}", "a MetricGroup with samples", type(group)))
+                raise ConfigError(expected(table[key], "a MetricGroup (metrics: with samples)", type(group)))
             yield group
 
 

@@ -6,6 +6,7 @@ WEIGHTINGS, METRICS and MEASURED by an entry point of the group ``multigrid_rl.<
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -283,9 +284,7 @@ VERBS: dict[str, str] = {
 def load(reference: str) -> Any:
     """Import the object ``module:object``. Raises ``ConfigError``: it is another package's, and importing it fails."""
     module, _, attribute = reference.partition(":")
-    if module.startswith("multigrid_rl."):
-        return getattr(import_module(module), attribute)
-    with user_code(f"entry point {reference}"):
+    with nullcontext() if module.startswith("multigrid_rl.") else user_code(f"entry point {reference}"):
         return getattr(import_module(module), attribute)
 
 

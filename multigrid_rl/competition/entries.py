@@ -180,8 +180,8 @@ def _read_hand_in(path: Path, scratch: Path, config: CupConfig) -> Entry:
 def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
     """Return the entries with the originals of copies, in the catalogue or among the entries.
 
-    ``refuse``: a copy of an original does not play; of two
-    similar entries either may be the copy. Raises ``ScratchError``: there is no room.
+    ``refuse``: a copy of an original does not play; of two similar entries either may be the copy. Raises
+    ``ScratchError``: there is no room.
     """
     # Snapshots of one learner are similar, not copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]

@@ -142,7 +142,7 @@ def _validate(model: type[Model], values: Any) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ValueError(first_error(error)) from error
+        raise ValueError(first_error(error, quoting=True)) from error
 
 
 def _pool_settings(value: Any) -> Any:

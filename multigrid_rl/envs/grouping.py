@@ -91,7 +91,8 @@ class GroupedEnv:
         for seat, last in self._last_action.items():
             last[:] = np.where(step.mask[seat], seat_actions[seat], self._none_yet)
         final = self._by_agent(step.final_observations) if step.done.any() else step.final_observations
-        self._last_actions[:, step.done] = self._none_yet
+        if self._critics:
+            self._last_actions[:, step.done] = self._none_yet
         return BatchedStep(
             observations=self._by_agent(step.observations),
             final_observations=final,

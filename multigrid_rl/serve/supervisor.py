@@ -291,8 +291,8 @@ def start(place: ServedFolder, at: tuple[str, int], url: str, *, behind_proxy: b
         queue.engine.dispose()
         supervisor, listening = Supervisor(place), listen(*at)
         share_memory()
-        supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
         try:
+            supervisor.add("pages", lambda _: serve_pages(place, listening, url, behind_proxy=behind_proxy))
             typer.echo(f"{place.course.title}: {url}")
             for link in links:
                 typer.echo(link)

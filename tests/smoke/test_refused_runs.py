@@ -22,7 +22,7 @@ REFUSED = [
     (f"{POLE} scenario.seats.agent_0=random", "scenario.seats: expected {}, as .*every agent learns, got .*agent_0"),
     (f"{POLE} model=cnn", "expected mlp, gru or lstm for a vector, got cnn"),
     (f"{POLE} train.shaping=math:sqrt", "train.shaping=math:sqrt: TypeError: math.sqrt.. takes exactly one argument"),
-    (f"{POLE} scenario.agents=2", "agents: expected 1 with this package, got 2"),
+    (f"{POLE} scenario.agents=2", "scenario.agents: expected 1, got 2"),
     (f"{POLE} train.objective=best", "train.objective: expected ppo, policy_gradient or module:function, got best"),
 ]
 

@@ -333,9 +333,9 @@ _GROUP = "from multigrid_rl.metrics import MetricGroup\nTHING = MetricGroup({'x'
     [
         ("metrics", "import not_there", r"entry point plugged:THING: ModuleNotFoundError: .*\(plugged.py:1\)"),
         ("metrics", "def (", "entry point plugged:THING: SyntaxError"),
-        ("metrics", f"{_GROUP})", "entry point plugged:THING: expected a MetricGroup with samples, got .*MetricGroup"),
+        ("metrics", f"{_GROUP})", r"plugged:THING: expected a MetricGroup \(metrics: with samples\), got .*Group"),
         ("metrics", f"{_GROUP}, lambda *_: {{'x': 0.5}})", "metrics x: TypeError: .*float"),
-        ("measured", "THING = 3", "entry point plugged:THING: expected a MetricGroup with samples, got .*int"),
+        ("measured", "THING = 3", "plugged:THING: expected a MetricGroup .*got .*int"),
         ("trainers", "import not_there", "entry point plugged:THING: ModuleNotFoundError"),
     ],
 )
