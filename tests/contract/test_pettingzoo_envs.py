@@ -334,7 +334,7 @@ def test_team_with_most_wins():
         ([f"env_id={TICTACTOE}", "env_args={size: 4}"], "env_args: expected arguments of .*tictactoe-v3"),
         ([f"env_id={TICTACTOE}", "env_args={render_mode: human}"], "env_args: expected no render_mode"),
         ([f"env_id={TICTACTOE}", "scenario.teams={us: [player_1]}"], "teams: expected each of player_1, player_2 once"),
-        ([f"env_id={TICTACTOE}", "scenario.agents=2"], "agents: expected 1 with this package, got 2"),
+        ([f"env_id={TICTACTOE}", "scenario.agents=2"], "agents: expected 1, got 2"),
         (["env_id=pettingzoo:strange_games:words"], "runner_0: expected observations that can be flattened"),
         (["env_id=pettingzoo:strange_games:endless"], "runner_0: expected Discrete, MultiDiscrete, MultiBinary or Box"),
         (["env_id=pettingzoo:strange_games:relay", "env_args={fault: reset}"], "relay: reset: .*no board"),
