@@ -21,9 +21,8 @@ from benchmarks.tables import FRESH, table
 from multigrid_rl.cli.seeds import held_summary, run_path, run_seeds
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.evaluation import MODES, PlayedPart, evaluate
-from multigrid_rl.evaluation.seed_statistics import ENOUGH, median_text
+from multigrid_rl.evaluation.seed_statistics import ENOUGH, median_text, wilson_interval
 from multigrid_rl.evaluation.targets import find_target, run_target
-from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import RunRecord, read_run, run_config
 from multigrid_rl.show.reference import build_reference

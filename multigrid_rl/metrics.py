@@ -9,6 +9,7 @@ table of ``evaluate`` and the checks of a grade. ``tables.MEASURED`` lists group
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from multigrid_rl import tables
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.trust import user_code
-from multigrid_rl.types import EpisodeTable, MultiAgentSpec
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
 
 
 class Sample(NamedTuple):
@@ -51,13 +52,19 @@ class MetricGroup:
     absent: Callable[[Any, MultiAgentSpec], dict[str, str]] = lambda config, specs: {}  # noqa: ARG005
     column: bool = True
 
+    def measure(self, table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:
+        """Return the metrics of some episodes by name. Raises ``RunError``: the group of another package fails."""
+        assert self.samples is not None  # `groups("metrics")` has checked it
+        ours = self.samples.__module__.startswith("multigrid_rl.")
+        with nullcontext() if ours else user_code(f"metrics {', '.join(self.names)}", RunError):
+            return {name: Sample(*sample) for name, sample in self.samples(table, specs, names).items()}
+
 
 def groups(*names: str) -> Iterator[MetricGroup]:
     """Yield groups of the tables ``metrics`` and ``measured`` whose add-ons exist. Raises ``ConfigError``: no group."""
     for name in names:
         table = tables.entries(name)
-        for key in (key for key in table if tables.has(table, key)):
-            group = tables.find(table, key)
+        for key, group in tables.loaded(table):
             if not isinstance(group, MetricGroup) or (name == "metrics" and group.samples is None):
                 raise ConfigError(expected(table[key], "a MetricGroup (metrics: with samples)", type(group)))
             yield group
@@ -78,9 +85,7 @@ def samples_of(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str])
     """Return all metrics of some episodes by name, for the seats and teams in ``names``."""
     found: dict[str, Sample] = {}
     for group in groups("metrics"):
-        if group.samples is not None:
-            with user_code(f"metrics {', '.join(group.names)}"):
-                found |= {name: Sample(*sample) for name, sample in group.samples(table, specs, names).items()}
+        found |= group.measure(table, specs, names)
     return found
 
 
@@ -289,53 +294,3 @@ def ahead(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.fl
     """Return 1 where the return ``one`` is larger, -1 where it is smaller, 0 where they differ only by rounding."""
     equal = np.isclose(one, other, rtol=1e-12, atol=1e-6)  # sums of floats depend on their order
     return np.where(equal, 0.0, np.sign(one - other))
-
-
-def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
-
-    Raises ``ValueError``: no trials.
-    """
-    if trials < 1:
-        raise ValueError(f"trials: expected at least 1, got {trials}")
-    p, z = successes / trials, 1.96
-    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
-    # With no or only successes, rounding may leave [0, 1] slightly, which prints as "-0.0%".
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def student_quantiles(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the 97.5 % quantiles of Student's distribution by degrees of freedom, to 0.2 %.
-
-    By its expansion (https://personal.math.ubc.ca/~cbm/aands/page_949.htm, 26.7.5): scipy's would take 40 MB.
-    """
-    z = 1.959963984540054
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    found = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
-    return np.select([freedom == 1, freedom == 2], [12.706205, 4.302653], found)  # where the expansion is inexact
-
-
-def mean_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by Student's distribution.
-
-    The bounds for a single value are NaN.
-    """
-    mean, count = float(values.mean()), len(values)
-    if count == 1:
-        return mean, float("nan"), float("nan")
-    half = float(student_quantiles(np.array(count - 1)) * values.std(ddof=1)) / float(np.sqrt(count))
-    return mean, mean - half, mean + half
-
-
-def interval_of(values: NDArray[Any]) -> tuple[float, float, float]:
-    """Return the mean of values (M,), ``M >= 1``, and its 95 % interval: of flags Wilson's, else the mean's."""
-    if values.dtype == np.bool_:
-        count = int(values.sum())
-        return count / len(values), *wilson_interval(count, len(values))
-    return mean_interval(values.astype(np.float64))

@@ -5,7 +5,7 @@ is an entry here and its file. An installed package adds entries of ENVIRONMENTS
 WEIGHTINGS, METRICS and MEASURED by an entry point of the group ``multigrid_rl.<table>``: ``multigrid_rl.environments``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -308,3 +308,8 @@ def installed(group: str) -> dict[str, str]:
 def entries(group: str) -> dict[str, str]:
     """Return all entries of a table, such as ``environments``: ours, and those of installed packages."""
     return {**installed(group), **globals()[group.upper()]}
+
+
+def loaded(table: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield name and object of every entry of a table, without those of missing add-ons."""
+    yield from ((name, find(table, name)) for name in table if has(table, name))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.files import data_root
-from multigrid_rl.text import ConfigError, expected, one_line, shown
+from multigrid_rl.text import ConfigError, OneLineError, expected, one_line, shown
 
 LOG = logging.getLogger(__name__)
 #: Environment variable: 1 refuses files that name code (``--safe``).
@@ -109,14 +109,14 @@ def mistake(error: BaseException) -> str:
 
 
 @contextmanager
-def user_code(key: str) -> Iterator[None]:
-    """Convert errors of user code into a :class:`ConfigError` for the key that names it."""
+def user_code(key: str, failure: type[OneLineError] = ConfigError) -> Iterator[None]:
+    """Raise errors of user code as a ``failure`` for the key that names it; ``RunError``: it has run before."""
     try:
         yield
-    except ConfigError:
+    except failure:
         raise
     except MISTAKES as error:
-        raise ConfigError(f"{key}: {mistake(error)}") from error
+        raise failure(one_line(error) if isinstance(error, ConfigError) else f"{key}: {mistake(error)}") from error
 
 
 def add_module_folders() -> None:

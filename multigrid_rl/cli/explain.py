@@ -20,8 +20,7 @@ from multigrid_rl.config.recipes import GROUPS, builds_on, names_in, read_config
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.metrics import glossary, matches
 from multigrid_rl.runs.reports import metrics_of
-from multigrid_rl.tables import entries, find, has
-from multigrid_rl.text import ConfigError
+from multigrid_rl.tables import entries, loaded
 from multigrid_rl.training.screen import SCHEMES, recipe_of, reward_facts, schedules
 
 if TYPE_CHECKING:
@@ -79,23 +78,13 @@ def explain(
     """Say what the sizes of a run are and mean, without starting it."""
     config = compose(list(overrides or []))
     check_budget(config.train)
-    # Imported after the checks above: these import torch.
-    from multigrid_rl.players.factories import MatchFactory, seat_players
-    from multigrid_rl.training.stages import check_memory, stages_of
+    # Imported after the checks above: it imports torch.
+    from multigrid_rl.training.stages import load_stages
 
-    try:
-        factory = stages_of(config)[-1].factory
-        seated = factory.load()
-        if isinstance(factory, MatchFactory):
-            seat_players(factory.spec, seated)
-            factory.training_reward()
-        factory.check_reward()
-        check_memory(config, factory.specs)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    factory = load_stages(config, None)[0][-1].factory
     console = Console(highlight=False)
     console.print(f"[bold]multigrid-rl explain[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    tables = sections(config, factory.specs, seated)
+    tables = sections(config, factory.specs, factory.load())
     all_rows = [row for rows in tables.values() for row in rows]
     for title, rows in tables.items():
         console.print(f"\n[bold underline]{title}[/]")
@@ -133,8 +122,8 @@ def meaning_of(field: FieldInfo) -> str:
 
 def fields() -> dict[str, FieldInfo]:
     """Return every configuration key with its field, keys of pools and trainers included; ``[]`` marks a list."""
-    extra_schemas = {f"scenario.{name}": [pool] for name, pool in _loaded_entries("pools").items()}
-    extra_schemas["train"] = [trainer.settings for trainer in _loaded_entries("trainers").values()]
+    extra_schemas = {f"scenario.{name}": [pool] for name, pool in loaded(entries("pools"))}
+    extra_schemas["train"] = [trainer.settings for _, trainer in loaded(entries("trainers"))]
     found: dict[str, FieldInfo] = {}
 
     def walk(schema: type[BaseModel], place: str) -> None:
@@ -149,12 +138,6 @@ def fields() -> dict[str, FieldInfo]:
 
     walk(RunConfig, "")
     return found
-
-
-def _loaded_entries(group: str) -> dict[str, Any]:
-    """Load the entries of a table, without those of missing add-ons."""
-    table = entries(group)
-    return {name: find(table, name) for name in table if has(table, name)}
 
 
 def _sections(annotation: Any, dots: str = ".") -> Iterator[tuple[str, type[BaseModel]]]:

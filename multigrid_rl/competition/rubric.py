@@ -19,9 +19,9 @@ from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode
-from multigrid_rl.evaluation.seed_statistics import Interval
+from multigrid_rl.evaluation.seed_statistics import Interval, interval_of
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.metrics import groups, interval_of, samples_of
+from multigrid_rl.metrics import groups, samples_of
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.classes import code_of

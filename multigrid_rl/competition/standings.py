@@ -23,8 +23,7 @@ from multigrid_rl.evaluation.cup_results import (
     Standing,
     Surprise,
 )
-from multigrid_rl.evaluation.seed_statistics import Interval
-from multigrid_rl.metrics import interval_of, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import Interval, interval_of, wilson_interval
 from multigrid_rl.players.places import place_of
 
 #: Per pair of entries: wins, draws and losses of ``one`` over both sides for each game number, (G, 3).

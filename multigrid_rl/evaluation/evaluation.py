@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.replays import EpisodeRecord, record
+from multigrid_rl.evaluation.seed_statistics import interval_of, wilson_interval
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.files import json_text, write_atomic
-from multigrid_rl.metrics import games_against, groups, interval_of, wilson_interval
+from multigrid_rl.metrics import games_against, groups
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.runs.reader import run_config
@@ -223,10 +224,9 @@ def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     samples: dict[str, list[NDArray[Any]]] = {}
     for part in parts:
         seats_and_team = (*part.lineup.judged_seats, part.lineup.team)
-        for group in groups("metrics"):
-            if group.column and group.samples is not None:
-                for name, sample in group.samples(part.table, part.lineup.specs, seats_and_team).items():
-                    samples.setdefault(name, []).append(sample.values)
+        for group in filter(lambda group: group.column, groups("metrics")):
+            for name, sample in group.measure(part.table, part.lineup.specs, seats_and_team).items():
+                samples.setdefault(name, []).append(sample.values)
     rows = {name: interval_of(np.concatenate(values)) for name, values in samples.items()}
     metrics = {name: {"mean": mean, "interval": [low, high]} for name, (mean, low, high) in rows.items()}
     return {"metrics": metrics} if metrics else {}

@@ -1,4 +1,4 @@
-"""Statistics over seeds: differences between a few runs, with their uncertainty. Pure numpy.
+"""Statistics over games, means with their intervals, and over seeds, differences between a few runs. Pure numpy.
 
 After Agarwal, Schwarzer, Castro, Courville, Bellemare: Deep Reinforcement Learning at the Edge of the Statistical
 Precipice (NeurIPS 2021): the interquartile mean (IQM) instead of mean or median, stratified bootstrap intervals (Efron
@@ -8,7 +8,7 @@ a target, worse than every other. All randomness comes from the given generator.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,3 +140,55 @@ def bootstrap_band(
     samples = np.stack([statistic(column[drawn]) for column in values.T])  # (points, reps)
     low, high = np.quantile(samples, (_LOW, _HIGH), axis=1)
     return statistic(values.T), low, high
+
+
+def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
+
+    Raises ``ValueError``: no trials.
+    """
+    if trials < 1:
+        raise ValueError(f"trials: expected at least 1, got {trials}")
+    p, z = successes / trials, 1.96
+    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
+    # With no or only successes, rounding may leave [0, 1] slightly, which prints as "-0.0%".
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def student_quantiles(freedom: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the 97.5 % quantiles of Student's distribution by degrees of freedom, to 0.2 %.
+
+    By its expansion (https://personal.math.ubc.ca/~cbm/aands/page_949.htm, 26.7.5): scipy's would take 40 MB.
+    """
+    z = 1.959963984540054
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    found = z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return np.select([freedom == 1, freedom == 2], [12.706205, 4.302653], found)  # where the expansion is inexact
+
+
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by Student's distribution.
+
+    The bounds for a single value are NaN.
+    """
+    mean, count = float(values.mean()), len(values)
+    if count == 1:
+        return mean, float("nan"), float("nan")
+    half = float(student_quantiles(np.array(count - 1)) * values.std(ddof=1)) / float(np.sqrt(count))
+    return mean, mean - half, mean + half
+
+
+def interval_of(values: NDArray[Any]) -> tuple[float, float, float]:
+    """Return the mean of values (M,), NaN of none, and its 95 % interval: of flags Wilson's, else the mean's."""
+    if not len(values):  # of metrics of some episodes only, such as those that were won
+        return np.nan, np.nan, np.nan
+    if values.dtype == np.bool_:
+        count = int(values.sum())
+        return count / len(values), *wilson_interval(count, len(values))
+    return mean_interval(values.astype(np.float64))

@@ -99,9 +99,7 @@ class Naming(NamedTuple):
 
 def namings() -> Iterator[Naming]:
     """Yield the ways to name a player, without those of add-ons that are not installed."""
-    for name in tables.NAMINGS:
-        if tables.has(tables.NAMINGS, name):
-            yield tables.find(tables.NAMINGS, name)
+    yield from (naming for _, naming in tables.loaded(tables.NAMINGS))
 
 
 def runs_code(name: str) -> bool:

@@ -62,11 +62,8 @@ class UserPlayer:
 
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return actions (N,). Raises ``RunError``: the player fails or returns anything else."""
-        try:
-            with user_code(f"player {self.name}"):
-                return self.act_checked(view, state, rng)
-        except ConfigError as error:
-            raise RunError(str(error)) from error
+        with user_code(f"player {self.name}", RunError):
+            return self.act_checked(view, state, rng)
 
     def act_checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return actions (N,). Raises :class:`ConfigError` for invalid ones, and what the player raises."""

@@ -97,11 +97,8 @@ def custom_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]
 
 
 def _custom_value(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
-    try:
-        with user_code(f"metric {name}"):
-            return float(function(table))
-    except ConfigError as error:
-        raise RunError(str(error)) from error
+    with user_code(f"metric {name}", RunError):
+        return float(function(table))
 
 
 class Reports:

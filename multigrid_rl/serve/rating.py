@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.competition.likelihoods import MEAN, PRIOR_DRAWS, SCALE, Array, Pairs, curvature, strengths
-from multigrid_rl.metrics import interval_of, student_quantiles
+from multigrid_rl.evaluation.seed_statistics import interval_of, student_quantiles
 
 _PLAYED = "RBD"
 

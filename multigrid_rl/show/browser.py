@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import HTMLResponse, JSONResponse
 
-from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.evaluation.seed_statistics import wilson_interval
 from multigrid_rl.show.captions import ACTION_WORDS
 from multigrid_rl.show.live import HEADERS, POLL_S, address, application, event_stream, listen, same_origin, serve
 from multigrid_rl.show.page import render

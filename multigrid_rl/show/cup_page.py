@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from multigrid_rl.evaluation.cup_results import CupResults, EntryResult, PairResult, SideResult, Standing
 from multigrid_rl.evaluation.replays import GameRecord, ZooRecord
-from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.evaluation.seed_statistics import wilson_interval
 from multigrid_rl.show.page import SCRIPTS, TEXT_SCRIPTS, Scale, render
 from multigrid_rl.show.replay import Pack, TextPack
 from multigrid_rl.show.words import join_names, plural, short

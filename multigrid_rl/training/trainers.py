@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
-from multigrid_rl.tables import HEADS, TRAINERS, has
+from multigrid_rl.config.schema import RunConfig, TrainConfig
+from multigrid_rl.tables import HEADS, TRAINERS, loaded
 from multigrid_rl.types import EnvFactory, EpisodeTable, MultiAgentSpec
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class Trainer:
         """Return patterns of metrics that its rows do not have, with the reason: only other trainers report these."""
         # From the table, so that a trainer from outside is compared with ours, too.
         reporters: dict[str, list[str]] = {}
-        for name in (name for name in TRAINERS if has(TRAINERS, name)):
-            for pattern in trainer_of(name).brings:
+        for name, trainer in loaded(TRAINERS):
+            for pattern in trainer.brings:
                 reporters.setdefault(pattern, []).append(name)
         return {
             pattern: f"reported by train={', '.join(names)}, not by train={config.train.trainer}"

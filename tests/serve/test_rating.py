@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.competition.standings import ratings
-from multigrid_rl.metrics import student_quantiles
+from multigrid_rl.evaluation.seed_statistics import student_quantiles
 from multigrid_rl.serve.rating import PairingResult, compute_ratings
 
 ANCHORS = [1, 2, 3]

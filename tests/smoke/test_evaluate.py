@@ -11,8 +11,8 @@ from commands import call, complaint, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import GameRecord, replay
+from multigrid_rl.evaluation.seed_statistics import wilson_interval
 from multigrid_rl.evaluation.targets import find_target, player_target
-from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import check_of_games
 from tiny_runs import tiny_run
 

@@ -8,7 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from multigrid_rl.cli.output import spread
 from multigrid_rl.config.compose import compose
-from multigrid_rl.metrics import explained_variance, glossary, matches, mean_interval, outcome_shares, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, wilson_interval
+from multigrid_rl.metrics import explained_variance, glossary, matches, outcome_shares
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
 from multigrid_rl.world.events import BEHAVIOUR
@@ -157,7 +158,8 @@ def test_interval_of_a_mean_holds_it_in_95_of_100_cases_for_few_values(count):
     assert np.mean(held) == pytest.approx(0.95, abs=0.012)
 
 
-def test_single_value_has_no_interval():
+def test_single_value_has_no_interval_and_no_value_no_mean():
+    assert np.isnan([interval_of(np.zeros(0, kind)) for kind in (np.bool_, np.float64)]).all()
     mean, low, high = mean_interval(np.array([3.0]))
     assert mean == 3
     assert math.isnan(low)

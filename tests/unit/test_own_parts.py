@@ -351,8 +351,18 @@ def test_installed_parts_that_are_broken_are_named(tmp_path, monkeypatch, group,
         metrics.glossary()
         metrics.samples_of(EpisodeTable.empty(1, len(specs.events), 0), specs, specs.learning)
 
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, RunError), match=message):
         use_all()
+
+
+@pytest.mark.parametrize(("home", "failure"), [("plugged", RunError), ("multigrid_rl.metrics", KeyError)])
+def test_failing_metrics_break_a_run_off_and_ours_are_nobodys_mistake(home, failure):
+    def samples(*_):
+        raise KeyError("lengths")
+
+    samples.__module__ = home
+    with pytest.raises(failure, match=r"^(metrics x: KeyError: )?'lengths'"):
+        metrics.MetricGroup({"x": ("share", "share")}, samples).measure(EpisodeTable.empty(1, 0, 0), None, ())
 
 
 def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
