@@ -41,16 +41,16 @@ def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
     config = _validate(RunConfig, {**_compose(values), "experiment": recipe})
-    unread = _unread(config.train)
+    unread = _unread(config)
     for key, value in parse(overrides).items():
-        condition = unread.get(key.split(".")[1]) if key.startswith("train.") else None
-        if condition:
+        if condition := unread.get(".".join(key.split(".")[:2])):
             raise ConfigError(expected(key, f"nothing with {condition}, which does not read it", written(value)))
     return config
 
 
-def _unread(train: TrainConfig) -> dict[str, str]:
-    """Return the keys of ``train`` that a run with its other values does not read, each with the value that says so."""
+def _unread(config: RunConfig) -> dict[str, str]:
+    """Return the keys that a run with its other values does not read, each with the value that says so."""
+    train, head = config.train, config.model.head
     trainer = trainer_of(train.trainer)
     unread = dict.fromkeys((*trainer.unread, *["epochs"] * trainer.replays), f"train={train.trainer}")
     for name, keys, valid in (
@@ -61,7 +61,8 @@ def _unread(train: TrainConfig) -> dict[str, str]:
         ("entropy_schedule", ("entropy_coef", "entropy_final", "entropy_decay"), train.entropy_schedule is None),
     ):
         unread |= {} if valid else dict.fromkeys(keys, f"train.{name}={written(getattr(train, name))}")
-    return unread
+    of_model = {} if head in (None, "gaussian") else {"model.log_std": f"model.head={head}"}
+    return of_model | {f"train.{key}": condition for key, condition in unread.items()}
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, ValidationError, field_validator, model_validator
 
 from multigrid_rl.config.scenario import Part
-from multigrid_rl.tables import HEADS, NETWORKS, Network, find, installed
+from multigrid_rl.tables import HEADS, NETWORKS, Network, entries, find, installed
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import Schedule
 
@@ -109,7 +109,8 @@ class ModelConfig(Part):
     @classmethod
     def _check_name(cls, value: str) -> str:
         if network_entry(value) is None:
-            raise ValueError(f"expected {', '.join(NETWORKS)}, or module:Class of a network of your own")
+            wanted = "{}, or module:Class of a network of your own"
+            raise ValueError(unknown("", value, entries("networks"), wanted).removeprefix(": "))
         return value
 
     @field_validator("head")

@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,9 @@ def _parse_override(override: str) -> tuple[str, Any]:
         raise ConfigError(f"{override}: expected key=value, {_suggest_choice(key)}")
     if is_text(key):
         return key, as_typed(key, text)
+    if text.startswith(("[", "{")):
+        with suppress(ValueError):  # JSON, as written() writes lists: Hydra takes minutes for 50,000 numbers
+            return key, json.loads(text)
     try:
         parsed = OverridesParser.create().parse_override(f"key={text}")
     except HydraException as error:

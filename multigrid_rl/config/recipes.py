@@ -20,7 +20,7 @@ import yaml
 from multigrid_rl.config.overrides import SHORT, as_typed, is_text, leaves, merge, parse, written
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.files import data_root, read_plain_yaml
-from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS
+from multigrid_rl.tables import ENV_IDS, NAMING_CODE, SECTIONS, installed
 from multigrid_rl.text import ConfigError, expected, listed, suggestion, unknown
 from multigrid_rl.trust import CODE, check_code, safe
 
@@ -101,8 +101,10 @@ def _canonical_names(parsed: dict[str, Any]) -> dict[str, Any]:
         elif key == "env_id":
             package = ENV_IDS[max((beginning for beginning in ENV_IDS if name.startswith(beginning)), key=len)]
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
-        elif key == "model" and CODE.fullmatch(name):
+        elif key == "model" and (CODE.fullmatch(name) or name in installed("networks").keys() - names_in(key)):
             result |= {"model": "mlp", "model.name": value}
+        elif key == "train" and name in installed("trainers").keys() - names_in(key):  # no file has its keys
+            result |= {"train": "ppo", "train.trainer": name}
         elif key in GROUPS:
             check_choice(key, name)
             if key != "experiment":
@@ -113,10 +115,11 @@ def _canonical_names(parsed: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_choice(key: str, value: str) -> None:
-    """Raise ``ConfigError`` where ``key`` is a group of ``configs/`` without such a file."""
+    """Raise ``ConfigError`` where ``key``, a group of ``configs/``, has no such file."""
     file_or_none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
-    if key in GROUPS and not file_or_none and value not in names_in(key):
-        raise ConfigError(unknown(key, value, names_in(key)))
+    if not file_or_none and value not in names_in(key):
+        plugged_in = installed({"train": "trainers", "model": "networks"}.get(key, key))
+        raise ConfigError(unknown(key, value, [*names_in(key), *plugged_in]))
 
 
 def _scenario_recipe(settings: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from multigrid_rl.config.network import PSI, WITHOUT_VALUES, ModelConfig, Update
 from multigrid_rl.config.scenario import Part, ScenarioConfig, Steps, as_integer
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.tables import SECTIONS, TRACKERS, entries, find
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.trust import CODE
 
 
@@ -384,7 +384,7 @@ def trainer_of(name: str) -> Any:
     """Return the :class:`~multigrid_rl.training.trainers.Trainer` of that name. Raises ``ConfigError``."""
     known = entries("trainers")
     if name not in known:
-        raise ConfigError(expected("train.trainer", f"one of {', '.join(known)}", name))
+        raise ConfigError(unknown("train.trainer", name, known, "one of {}"))
     return find(known, name)
 
 

@@ -63,19 +63,19 @@ def _make_registered(env_id: str, env_args: dict[str, Any], *, render: bool) -> 
     if env_args.get("render_mode") is not None:  # a window would end a process without a screen
         wanted = "no render_mode (`multigrid-rl video` and `report` draw)"
         raise ValueError(expected("env_args", wanted, env_args["render_mode"]))
-    module, colon, _ = env_id.partition(":")
+    module, colon, name = env_id.partition(":")
     if colon:
         add_module_folders()
     try:
-        if colon:
-            importlib.import_module(module)
+        home = importlib.import_module(module) if colon else None
         with warnings.catch_warnings():  # it would stand before our one line
             warnings.filterwarnings("ignore", ".*is out of date", DeprecationWarning)
             env = _build(env_id, env_args, render=render)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
     except gymnasium.error.Error as error:
-        got = f"{env_id}{suggestion(env_id, gymnasium.registry)}: {error}"
+        hint = f" (register it, or of PettingZoo: env_id=pettingzoo:{env_id})" if hasattr(home, name) else ""
+        got = f"{env_id}{hint or suggestion(env_id, gymnasium.registry)}: {error}"
         raise ValueError(expected("env_id", "the id of a registered environment", got)) from error
     # Environments check their arguments in their own ways; MuJoCo's raise ValueError or OSError for a model file.
     except (TypeError, ValueError, AssertionError, OSError) as error:

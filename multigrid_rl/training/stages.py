@@ -154,6 +154,9 @@ def _trial_network(agent: AgentSpec, architecture: dict[str, Any], functions: di
         except ArchitectureError as error:  # keys as a card has them
             raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
     distribution = distribution_of(agent.action_space, architecture["bound"], network)
+    for key, default in (("bound", None), ("log_std", 0.0)):
+        if not isinstance(agent.action_space, Box) and architecture[key] != default:
+            LOG.warning("model.%s=%s: not read, as actions are choices, not numbers", key, architecture[key])
     if isinstance(distribution, Gaussian) and distribution.bound == "clip" and not distribution.fills_bounds:
         pairs = zip(distribution.low, distribution.high, strict=True)
         bounds = shown(", ".join(f"{low:g} to {high:g}" for low, high in pairs), 80)

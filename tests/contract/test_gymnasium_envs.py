@@ -310,6 +310,7 @@ def test_pickled_factory_builds_what_it_announces(kind):
         ("CartPole-v7", {}, r"env_id: .*registered environment, got CartPole-v7 \(did you mean CartPole-v1\?\)"),
         ("LunarLander-v2", {}, r"env_id: .*registered environment, got LunarLander-v2 .*LunarLander-v3"),
         ("not an id", {}, r"env_id: expected the id of a registered environment, got not an id"),
+        ("json:loads", {}, r"got json:loads \(register it, or of PettingZoo: env_id=pettingzoo:json:loads\)"),
         ("nowhere:Any-v0", {}, r"env_id: expected .* whose module can be imported, got nowhere:Any-v0: .*nowhere"),
         (CARTPOLE, {"gravity": 3}, r"env_args: expected arguments of CartPole-v1, got \{'gravity': 3\}"),
         ("LunarLander-v3", {"gravity": 3}, r"env_args: expected arguments of LunarLander-v3, got .*between -12 and 0"),

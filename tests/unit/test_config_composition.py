@@ -209,6 +209,7 @@ def test_overrides_have_one_grammar():
         "train.until": 200_000, "train.stop_when_held": False, "cluster": "ray", "run_dir": "a [b]=c",
         "cluster.address": None,
     }  # fmt: skip
+    assert parse(['env_args={"a": [1, 2e5]}', "b=[.5, c]"]) == {"env_args": {"a": [1, 2e5]}, "b": [0.5, "c"]}
     with pytest.raises(ConfigError, match=r"^seed: .*key=value"):
         parse(["seed"])
     with pytest.raises(ConfigError, match=r"^~train\.lr: expected one of the keys"):

@@ -15,6 +15,7 @@ from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.streams import Streams
+from multigrid_rl.training.stages import stages_of
 from multigrid_rl.types import AgentSpec, SeatView
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
@@ -45,6 +46,12 @@ def write_one(folder, net, shape: dict, agent: AgentSpec = AGENT):
     }  # fmt: skip
     write_player(folder / "one", net.state_dict(), card)
     return folder / "one"
+
+
+def test_keys_of_numbers_are_announced_for_choices(caplog):
+    stages_of(compose(["env_id=CartPole-v1", "experiment=none", "model.bound=tanh", "model.log_std=-2"]))
+    said = [f"model.{part}: not read, as actions are choices, not numbers" for part in ("bound=tanh", "log_std=-2.0")]
+    assert [record.getMessage() for record in caplog.records] == said
 
 
 def streams(rows: int, seed: int = 3) -> Streams:

@@ -107,6 +107,7 @@ REFUSED = [
     (f"{BODY} model.head=deterministic", "model.head: expected gaussian, mixture, .* or null with train.objective=ppo"),
     (f"{BODY} model.head=diffusion train=a2c", "with train.objective=policy_gradient, as actions need a probability"),
     (f"{BODY} model.head=mixture model.bound=tanh", "model.bound: expected clip with head=mixture, got tanh"),
+    (f"{BODY} model.head=mixture model.log_std=-1", "model.log_std: expected nothing with model.head=mixture, "),
     (f"{BODY} model.head_size=4", "model.head_size: expected null with head=null, got 4"),
     (f"{BODY} model.head=mixture model.head_size=1", "model.head_size: expected"),
     (f"{BODY} model.head=best", "model.head: expected"),
@@ -116,6 +117,8 @@ REFUSED = [
     # RLlib's own sampling
     ("train.runner=stock", "train.runner"),
     ("train.trainer=sarsa", "train.trainer: expected one of ppo, bc, dagger, gail, airl, sac, dac, got sarsa"),
+    ("train.trainer=dagga", r"got dagga \(did you mean dagger\?\)$"),
+    ("model.name=mpl", r"model\.name: expected mlp, .*, or module:Class of .*, got mpl \(did you mean mlp\?\)$"),
 ]
 
 
