@@ -31,6 +31,7 @@ from multigrid_rl.runs.players import config_of, has_no_opponents, is_run
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.trainers import RowCallback
+from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoorsParallelEnv, parallel_env
 
@@ -82,7 +83,8 @@ class Run(os.PathLike[str]):
         """
         rows, gates = self.metrics, self.config["scenario"]["gates"]
         names: list[str] = []
-        for name in metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]:  # * is every seat
+        wanted = metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]  # * is every seat
+        for name in (f"own/{name}" if CODE.fullmatch(name) else name for name in wanted):
             if not (found := fnmatch.filter(rows, name)):
                 raise ConfigError(unknown("metric", name, rows))
             names += found

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from multigrid_rl.config.scenario import LEARN
 from multigrid_rl.evaluation.seed_statistics import (
     Interval,
     Strata,
@@ -220,12 +221,13 @@ def directions(runs: tuple[RunRecord, ...]) -> dict[str, Literal["<=", ">="]]:
 
 
 def _wins(run: RunRecord) -> set[str]:
+    seats = run.config["scenario"].get("seats", {})  # a game of another package lists only those that do not learn
+    own = [name for name in sorted(run.series, reverse=True) if seats.get(name.partition("/")[2], LEARN) == LEARN]
     # One seat of each learning team: its teammates win with it.
-    seats = run.config["scenario"].get("seats", {})
-    if not seats:
-        return {name for name in run.series if name.startswith("return_mean/")} - {gate.metric for gate in run.gates}
-    first = {seat.partition("_")[0]: seat for seat in sorted(seats, reverse=True) if seats[seat] == "learn"}
-    return {f"win/{seat}" for seat in first.values()}
+    first = {name.partition("_")[0]: name for name in own if name.startswith("win/")}
+    if not (seats and first):
+        return {name for name in own if name.startswith("return_mean/")} - {gate.metric for gate in run.gates}
+    return set(first.values())
 
 
 def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generator) -> list[SetComparison]:

@@ -230,18 +230,21 @@ def test_band_covers_curve_and_closes_where_runs_agree():
     assert (high[1:] > middle[1:]).all()
 
 
-def test_runs_without_seats_are_compared_by_returns(tmp_path, monkeypatch):
+@pytest.mark.parametrize("seats", [{}, {"agent_1": "random"}])
+def test_runs_of_other_packages_are_compared_by_returns_of_who_learns(tmp_path, monkeypatch, seats):
     monkeypatch.chdir(tmp_path)
     for side, total in (("a", 30.0), ("b", 20.0)):
         folder = write_run(tmp_path / side / "0", 1, None, gates=False)
         config = yaml.safe_load((folder / "config.yaml").read_text())
-        config["scenario"]["seats"] = {}
+        config["scenario"]["seats"] = seats
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         steps = (50_000, 100_000) if side == "a" else (50_000, 200_000)
         rows = [{"env_steps": k, "report_episodes": 20.0, "return_mean/agent_0": total} for k in steps]
+        rows = [row | {f"return_mean/{seat}": 1.0 for seat in seats} for row in rows]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = works("compare", "a", "b", "--reps", 1000)
     assert "return_mean/agent_0: A is higher in 100% of the pairs (one run has no interval): no signif" in done.output
+    assert "return_mean/agent_1" not in done.output
     assert re.search(r"return_mean/agent_0 +more +30 +20 +\+10 +100%$", done.output, re.MULTILINE)
     assert "A: 1v1, 1 run, seeds 1 (a/0)" in done.output
     assert "note: runs report last after 100,000 to 200,000 steps" in done.output
