@@ -124,7 +124,13 @@ def freeze(
             source = freeze.averaged(sources, Path(folder) / "player")
         card = freeze.freeze(source, name, players, episodes, kind.spec if kind.rivals else None)
     typer.echo(f"froze {players.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
-    if not card.strength:
+    if card.strength:
+        won, base = card.strength[0], card.baseline[0]
+        typer.echo(
+            f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, "
+            f"loss {won.loss:.1%} (random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
+        )
+    elif kind.judged:  # of Unity no episodes are played
         target = targets.frozen_target(run, players.root / name, checkpoint)
         returns = evaluation.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         cards.write_card(players.root / name, card.model_copy(update={"returns": returns}))
@@ -132,9 +138,3 @@ def freeze(
             text = f"{measured.mean:,.3f} ({spread(measured.low, measured.high, ',.3f')})"
             what = card.env.env_id if card.env else card.scenario
             typer.echo(f"return over {measured.episodes} episodes of {what}, {mode}: {text}")
-        return
-    won, base = card.strength[0], card.baseline[0]
-    typer.echo(
-        f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
-        f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
-    )

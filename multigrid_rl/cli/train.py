@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +16,7 @@ from multigrid_rl.config.schema import trainer_of
 from multigrid_rl.files import exists
 from multigrid_rl.runs.checkpoints import start_of
 from multigrid_rl.runs.provenance import config_hash
-from multigrid_rl.text import ConfigError, expected, reason
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.advice import settings
 from multigrid_rl.training.screen import warnings_on_screen
 
@@ -105,16 +105,14 @@ def run_training(overrides: list[str], callback: RowCallback | None = None) -> d
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()
-        is_taken = exists(path)
+        if exists(path):
+            raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
+        # Made for a moment: a file system may refuse what its modes allow.
+        TemporaryDirectory(dir=next(folder for folder in path.absolute().parents if exists(folder))).cleanup()
     except UnicodeEncodeError as error:  # Ray cannot write such a name
         raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
-    except OSError as error:  # the name is too long
-        raise ConfigError(expected("run_dir", "a folder that can be made", reason(error, path))) from error
-    if is_taken:
-        raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
-    parent = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(expected("run_dir", f"a folder that can be made in {parent}", path))
+    except OSError as error:  # or the name is too long
+        raise ConfigError(expected("run_dir", "a folder that can be made", f"{path}: {error.strerror}")) from error
     from multigrid_rl.cli.drive import drive
 
     return drive(config, path, callback=callback, changed=settings(overrides))

@@ -156,7 +156,7 @@ def _stored_entry(entry: Entry, folder: Path, config: CupConfig) -> Entry:
     if entry.kind not in ("frozen", "external"):
         return entry
     copy = folder / COPIES / filed_name(entry.name)
-    stored = entry_in(copy, config)
+    stored = entry_in(copy, config, entry.name)
     if _identity(stored) != _identity(entry):
         raise PlayerError(expected(copy, f"entry {entry.name} as submitted", "one that has changed"))
     return replace(stored, name=entry.name, about=entry.about, env_steps=entry.env_steps, same_as=entry.same_as)

@@ -34,7 +34,7 @@ from multigrid_rl.competition.likeness import originals_of
 from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.config.overrides import leaves, written
+from multigrid_rl.config.overrides import leaves, parse, written
 from multigrid_rl.config.recipes import FILES
 from multigrid_rl.config.scenario import ScenarioConfig
 from multigrid_rl.evaluation.cup_results import FORMAT, RESULTS_FILE, CupResults, read_results
@@ -57,7 +57,8 @@ def play(
         config = replace(config, agents_key=manifest.agents_key)
     if config.seed < 0:
         config = replace(config, seed=manifest.seed if manifest else secrets.randbits(63))
-    entries = find_entries(folder, extra, Catalogue(), config)
+    players = parse(config.overrides).get("checkpoints")
+    entries = find_entries(folder, extra, Catalogue(Path(players) if players else None), config)
     check_agents(entries)
     originals = originals_of(played, config.spec)
     try:

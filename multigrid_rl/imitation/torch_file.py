@@ -39,7 +39,8 @@ def content_of(file: str) -> Any:
 
 def steps(content: Any, folder: Path) -> None:
     """Write ``observations.npy``, ``actions.npy`` and ``told.json``; a list of episodes becomes rows and lengths."""
-    if isinstance(content, list | tuple) and content and all(isinstance(episode, dict) for episode in content):
+    by_episode = isinstance(content, list | tuple) and all(isinstance(episode, dict) for episode in content)
+    if by_episode and content:
         content = {name: [episode.get(name) for episode in content] for name in content[0]}
     if not isinstance(content, dict):
         raise SystemExit(f"expected a dictionary, got {type(content).__name__}")
@@ -52,7 +53,8 @@ def steps(content: Any, folder: Path) -> None:
             got = f"a {type(value).__name__} of other objects" if name in content else ", ".join(map(str, content))
             raise SystemExit(f"expected {name}, an array or a list of arrays, got {got}")
         rows = [_array(name, part) for part in parts]
-        if any(part.shape != rows[0].shape for part in rows):
+        # Of one step each, they would look like the rows of one stretch.
+        if any(part.shape != rows[0].shape for part in rows) or (by_episode and rows[0].ndim > 1):
             facts["lengths"][name] = [len(part) for part in rows]
             array = np.concatenate(rows)
         else:

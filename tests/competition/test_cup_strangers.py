@@ -15,6 +15,7 @@ from commands import call, complaint, works
 from multigrid_rl.cli.main import app
 from multigrid_rl.competition import entries as hand_ins
 from multigrid_rl.competition.cup import play_pairing
+from multigrid_rl.competition.cup_folder import existing_cup
 from multigrid_rl.competition.entries import CupConfig, Entry, entry_in, find_entries
 from multigrid_rl.competition.folders import ScratchError, remove_tree
 from multigrid_rl.competition.hand_ins import entry_name, filed_name
@@ -97,6 +98,16 @@ def test_cup_plays_folders_with_odd_names(tmp_path):
     for table in (tmp_path / "cup").glob("*.csv"):
         with table.open(newline="") as file:
             assert not [cell for row in csv.DictReader(file) for cell in row.values() if cell[:1] in ("=", "@", "+")]
+
+
+def test_stored_program_keeps_its_name_and_checkpoints_names_the_catalogue(tmp_path):
+    agent_of(tmp_path / "in" / "Müller")
+    bundle(tmp_path / "own" / "mine")
+    (tmp_path / "own" / "catalogue.yaml").write_text("players: {mine: {scenario: 1v1}}")
+    words = ("--with", "mine", f"checkpoints={tmp_path / 'own'}", "--games", "1", "--trusted")
+    works("cup", tmp_path / "in", *words, "-o", tmp_path / "cup", "--allow-copies")
+    program, frozen = existing_cup(tmp_path / "cup")[1]
+    assert (program.name, program.agent.name, frozen.name) == ("Müller", "Müller", "mine")
 
 
 def test_unprintable_letters_do_not_end_cup(tmp_path):

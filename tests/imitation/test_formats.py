@@ -106,7 +106,11 @@ def episodes(*lengths, last=0):
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize(
     ("kind", "lengths"),
-    [*itertools.product(["lists", "dictionaries"], [(4, 4, 4), (2, 5, 3), (1, 3)]), ("three axes", (4, 4, 4))],
+    [
+        *itertools.product(["lists", "dictionaries"], [(4, 4, 4), (2, 5, 3), (1, 3)]),
+        ("dictionaries", (1, 1, 1)),
+        ("three axes", (4, 4, 4)),
+    ],
 )
 def test_episodes_in_torch_files_keep_their_ends(tmp_path, monkeypatch, kind, lengths, last):
     content = given = episodes(*lengths, last=last)

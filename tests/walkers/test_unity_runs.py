@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from commands import call
+from commands import call, works
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.types import RunError
@@ -36,6 +36,8 @@ def test_broken_unity_run_keeps_checkpoint_and_resumes(tmp_path):
     report = read_report(run)
     assert (report.played, report.not_played.startswith("scenario.package: expected gymnasium")) == (None, True)
     assert call("report", run).exit_code == 0
+    frozen = works("players", "freeze", run, "--seat", "agent_0", "--name", "mine", "--checkpoints", tmp_path / "own")
+    assert "froze" in frozen.output.splitlines()[-1]
 
 
 @pytest.mark.slow
