@@ -329,6 +329,20 @@ def test_schedules_advance_for_network_without_batches(name):
     assert statistics == set(stats["red"])
 
 
+@pytest.mark.parametrize("weight", [0.05, -0.05])
+def test_entropy_bonus_below_zero_takes_noise_away(weight):
+    """A bonus alone: advantages are 0, so that only it moves the policy."""
+    torch.manual_seed(0)
+    net, batch = module_of(1).net, batch_of(1)
+    rows = torch.from_numpy(batch.obs)
+    noise = [Categorical((7,)).entropy(net.logits(rows)).mean().item()]
+    config = replace(CONFIG, lr=steady(1e-2), entropy_coef=Schedule(weight, 2 * weight, 1000))
+    update = Update({"red": net}, {"red": gym.spaces.MultiDiscrete([7])}, config, device=torch.device("cpu"))
+    update.learn({"red": batch._replace(advantages=np.zeros(64, np.float32))}, 500)
+    noise.append(Categorical((7,)).entropy(net.logits(rows)).mean().item())
+    assert (noise[1] > noise[0]) == (weight > 0)
+
+
 def test_learner_follows_run_configuration():
     schedules = ["lr=1e-3", "lr_final=1e-4", "until=1000", "entropy_coef=0.1", "entropy_final=0", "entropy_decay=1000"]
     config = compose(["scenario=coop", "scheme=dtde", "experiment=none", *(f"train.{part}" for part in schedules)])
