@@ -40,16 +40,11 @@ def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    config = _validate(RunConfig, {**_compose(values), "experiment": recipe})
-    unread = _unread(config)
-    for key, value in parse(overrides).items():
-        if condition := unread.get(".".join(key.split(".")[:2])):
-            raise ConfigError(expected(key, f"nothing with {condition}, which does not read it", written(value)))
-    return config
+    return _reading(_validate(RunConfig, {**_compose(values), "experiment": recipe}), parse(overrides))
 
 
-def _unread(config: RunConfig) -> dict[str, str]:
-    """Return the keys that a run with its other values does not read, each with the value that says so."""
+def _reading(config: RunConfig, asked: Mapping[str, Any]) -> RunConfig:
+    """Return a run. Raises ``ConfigError`` for one of the ``asked`` keys that it does not read, and says why."""
     train, head = config.train, config.model.head
     trainer = trainer_of(train.trainer)
     unread = dict.fromkeys((*trainer.unread, *["epochs"] * trainer.replays), f"train={train.trainer}")
@@ -62,7 +57,12 @@ def _unread(config: RunConfig) -> dict[str, str]:
     ):
         unread |= {} if valid else dict.fromkeys(keys, f"train.{name}={written(getattr(train, name))}")
     of_model = {} if head in (None, "gaussian") else {"model.log_std": f"model.head={head}"}
-    return of_model | {f"train.{key}": condition for key, condition in unread.items()}
+    unread = of_model | {f"train.{key}": condition for key, condition in unread.items()}
+    for key, value in asked.items():
+        condition = unread.get(".".join(key.split(".")[:2]))
+        if condition and value is not None:
+            raise ConfigError(expected(key, f"nothing with {condition}, which does not read it", written(value)))
+    return config
 
 
 def _compose(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     all_values = config.model_dump(mode="json")
     for key, value in values.items():
         assign(all_values, key, value)
-    return _validate(RunConfig, all_values)
+    return _reading(_validate(RunConfig, all_values), values)
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:

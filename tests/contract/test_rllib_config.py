@@ -146,6 +146,10 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.training(lr=[[0, 1e-3], [5, -1e-4]]), "train.lr_schedule.1.1: expected .*0, got -0.0001"),
         (lambda made: made.training(train_batch_size=1000), "train_batch_size: expected a multiple of train.num_envs"),
         (lambda made: made.training(kl_coeff=-0.5), "train.kl_coef: expected greater than or equal to 0, got -0.5"),
+        (
+            lambda _: config("1v1", *SMALL, "train.psi=future_return").training(lambda_=0.5),
+            "train.lam: expected nothing with train.psi=future_return",
+        ),
         (lambda made: made.rl_module(model_config={"fcnet_hiddens": [3]}), "model_config: expected "),
         (lambda made: made.multi_agent(policies={"mine"}), "policies: expected .*, as nothing of ours"),
         (lambda made: made.env_runners(explore=False), "explore: expected True, as nothing of ours"),
