@@ -173,7 +173,7 @@ class UpdateKeys(Part):
         try:
             return type(self).model_validate({**self.model_dump(), **self.modules[module], "modules": {}})
         except ValidationError as error:
-            raise ValueError(first_error(error, f"modules.{module}")) from error
+            raise ValueError(first_error(error, f"modules.{module}", quoting=True)) from error
 
     @property
     def schedules(self) -> dict[str, Schedule]:

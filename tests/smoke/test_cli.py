@@ -58,7 +58,7 @@ MISTAKES = [
     (["--until", "nan"], "--until: .*nan"),
     (["--until", "0"], r"train\.until: expected greater than or equal to 1, got 0"),
     (["seed"], "seed.*key=value"),
-    (["run_dir=/dev/null/runs/mine"], "run_dir: .*made in /dev/null, got /dev/null/runs/mine"),
+    (["run_dir=/dev/null/runs/mine"], "run_dir: .*made, got /dev/null/runs/mine: Not a directory"),
 ]
 
 

@@ -230,9 +230,11 @@ def test_metrics_are_drawn_wherever_they_have_values(tmp_path):
     file = run.path / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for number, row in enumerate(rows):
-        row |= {"explained_variance/red_0": None, "entropy/red_0": None if number % 2 else 0.25}
+        row |= {"explained_variance/red_0": None, "entropy/red_0": None if number % 2 else 0.25, "own/my_gates:slow": 1}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     drawn = [np.ma.masked_invalid(axes.lines[0].get_ydata()).count() for axes in run.plot()]
     assert drawn == [60, 60, 0, 59]
+    run.config["scenario"]["gates"] = [{"metric": "my_gates:slow"}]
+    assert len(run.plot()) == 1
     file.write_text("")
     assert run.metrics.empty

@@ -5,6 +5,7 @@ import pytest
 from composing import assert_keeps_sizes, error_of
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import recipe_values
+from multigrid_rl.text import ConfigError
 
 
 @pytest.fixture
@@ -125,3 +126,18 @@ def test_own_scenario_of_gymnasium_takes_recipe_of_its_package(tmp_path):
     file.write_text("{description: x, package: gymnasium, env_id: CartPole-v1, report_episodes: 20}")
     assert compose([f"scenario={file}"]).train == compose(["scenario=gymnasium"]).train
     assert compose([f"scenario={file}", "experiment=none"]).train.num_envs == 256
+
+
+def test_installed_trainers_and_networks_have_names_as_ours_have(tmp_path, monkeypatch):
+    (tmp_path / "plugged_names.py").write_text(
+        "from multigrid_rl.tables import NETWORKS\nfrom multigrid_rl.training.trainers import TRAINER\n"
+        "WIDE = NETWORKS['mlp']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    known = {"trainers": {"mine": "plugged_names:TRAINER"}, "networks": {"wide": "plugged_names:WIDE"}}
+    for module in ("tables", "config.recipes", "config.network"):
+        monkeypatch.setattr(f"multigrid_rl.{module}.installed", lambda table: known.get(table, {}))
+    config = compose(["train=mine", "model=wide"])
+    assert (config.train.trainer, config.model.name) == ("mine", "wide")
+    with pytest.raises(ConfigError, match=r"^train: expected .*, got mind \(did you mean mine\?\)$"):
+        compose(["train=mind"])

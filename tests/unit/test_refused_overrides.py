@@ -103,6 +103,7 @@ REFUSED = [
     ("scenario=gymnasium train.v_lr=0.1", "train.v_lr", "null without v_iters"),
     ("scenario=gymnasium model=gru train=vpg train.num_envs=2", "train.v_iters", "null with model=gru"),
     ("scenario=gymnasium model=gru train.recompute=true train.minibatch_size=null", "train.recompute.*with model=gru"),
+    ("train.modules={red_0:{lr:0}}", r"train\.modules\.red_0\.lr: expected greater than 0, got 0$"),
     # heads
     (f"{BODY} model.head=deterministic", "model.head: expected gaussian, mixture, .* or null with train.objective=ppo"),
     (f"{BODY} model.head=diffusion train=a2c", "with train.objective=policy_gradient, as actions need a probability"),
