@@ -356,7 +356,7 @@ def test_installed_parts_that_are_broken_are_named(tmp_path, monkeypatch, group,
 
 
 @pytest.mark.parametrize(("home", "failure"), [("plugged", RunError), ("multigrid_rl.metrics", KeyError)])
-def test_failing_metrics_break_a_run_off_and_ours_are_nobodys_mistake(home, failure):
+def test_failing_metrics_break_a_run_off_and_ours_are_not_called_the_users(home, failure):
     def samples(*_):
         raise KeyError("lengths")
 
