@@ -108,7 +108,7 @@ def purge(context: AdminContext) -> dict[str, Any]:
         return {"forgotten": 1, "replays": 0}
     forgotten, replays = queue.purge(), 0
     if course.over(queue.now()):
-        students = [student.id for student in queue.people() if student.role == "student" and not student.forgotten]
+        students = [person.id for person in queue.people() if person.role != "instructor" and not person.forgotten]
         for number in students:
             queue.forget(number)
         forgotten, replays = forgotten + len(students), queue.remove_replays()
