@@ -185,7 +185,7 @@ def restore(context: AdminContext) -> dict[str, Any]:
                 _restart_ids(session)
                 for path in sorted((Path(folder) / "files").glob("*")):  # before there are rows that name them
                     path.rename(place.home / path.name)
-    except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
+    except (tarfile.TarError, EOFError, KeyError, ValueError, FileNotFoundError, IsADirectoryError) as error:
         raise ConfigError(expected(context.arguments[0], "a file of `serve backup`", error)) from error
     return {"rows": rows, "home": str(place.home)}
 
