@@ -263,6 +263,12 @@ def empty(**options):
     return None
 
 
+def counted(**options):
+    env = Relay()
+    env.possible_agents = 3
+    return env
+
+
 class Pixels(Broken):
     """Two agents see small images, of which the first pixel says what is paid."""
 

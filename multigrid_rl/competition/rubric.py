@@ -18,8 +18,8 @@ from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_folder import scenario_and_game
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
-from multigrid_rl.evaluation.evaluation import Mode
-from multigrid_rl.evaluation.seed_statistics import Interval, interval_of
+from multigrid_rl.evaluation.evaluation import Mode, interval_over_sides
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.metrics import groups, samples_of
 from multigrid_rl.players.cards import PlayerError, sha256_of
@@ -55,7 +55,7 @@ def measure(
         samples = samples_of(table, place_of(spec).who(spec), (*spec.seats_of(team), team))
         sides.append([sample.values for name, sample in samples.items() if fnmatchcase(name, metric)])
     rows = ([side[k % len(side)] for side in sides] for k in range(max(map(len, sides))))  # a smaller side's repeat
-    intervals = [Interval(*interval_of(np.concatenate(values))) for values in rows]
+    intervals = [Interval(*interval_over_sides(values)) for values in rows]
     return [Interval(each.value, -math.inf, math.inf) if math.isnan(each.low) else each for each in intervals]
 
 

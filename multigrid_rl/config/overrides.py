@@ -82,7 +82,7 @@ def _parse_override(override: str) -> tuple[str, Any]:
     if is_text(key):
         return key, as_typed(key, text)
     if text.startswith(("[", "{")):
-        with suppress(ValueError, RecursionError):  # JSON, as written() writes lists: Hydra takes minutes for 50,000 numbers
+        with suppress(ValueError, RecursionError):  # JSON, as written() writes: Hydra takes minutes for 50,000 numbers
             return key, json.loads(text)
     try:
         parsed = OverridesParser.create().parse_override(f"key={text}")

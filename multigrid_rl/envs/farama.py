@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -43,7 +43,8 @@ def zoo_game(name: str, env_args: Mapping[str, Any]) -> Game:
         raise ValueError(_missing(name, error)) from error
     except (Exception, SystemExit) as error:  # untrusted code may raise anything
         raise ValueError(expected("env_args", f"arguments of {name}", f"{dict(env_args)}: {mistake(error)}")) from error
-    if not (getattr(env, "possible_agents", None) and hasattr(env, "reset")):
+    agents = getattr(env, "possible_agents", None)
+    if not (isinstance(agents, Collection) and len(agents) and hasattr(env, "reset")):
         got = f"{name}: {type(env).__name__} without any"
         raise ValueError(expected("env_id", "an environment of PettingZoo's with possible_agents", got))
     if getattr(env, "render_mode", None) == "human":
@@ -122,11 +123,11 @@ def _copied(action: Any) -> Any:
 
 def _names(agents: Sequence[Any]) -> dict[Any, str]:
     """Return agent -> name for folders, metrics and overrides. Raises ``ValueError``: two names are equal."""
-    names = {agent: re.sub(r"[^\w. -]|^[. ]|[. ]$", "_", str(agent)) or "_" for agent in agents}
-    if len(set(names.values())) < len(agents) or max(map(len, names.values())) > _LETTERS:
-        wanted = f"agents with different names of at most {_LETTERS} letters, digits, _, -, dots and blanks"
+    found = {re.sub(r"[^\w. -]|^[. ]|[. ]$", "_", str(agent)) or "_": agent for agent in agents}
+    if len(found) < len(agents) or max(map(len, found)) > _LETTERS or not all(isinstance(a, Hashable) for a in agents):
+        wanted = f"agents with different names of at most {_LETTERS} letters, digits, _, -, dots and blanks, not lists"
         raise ValueError(expected("env_id", wanted, shown(", ".join(map(repr, agents)), 200)))
-    return names
+    return {agent: name for name, agent in found.items()}
 
 
 class _Zoo(Game):

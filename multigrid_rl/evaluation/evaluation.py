@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.replays import EpisodeRecord, record
-from multigrid_rl.evaluation.seed_statistics import interval_of, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, wilson_interval
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.metrics import games_against, groups
@@ -144,11 +144,9 @@ def write_held_out(run: Path) -> str:
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
     """Measure the returns of fresh episodes by mode, on all sides that it plays, for a player's card."""
     returns: dict[str, Returns] = {}
-    parts = evaluate(target, episodes=episodes, seed=seed).parts
-    for mode in dict.fromkeys(part.mode for part in parts):
-        values = np.concatenate([part.returns for part in parts if part.mode == mode])
-        mean, low, high = interval_of(values)
-        returns[mode] = Returns(episodes=len(values), mean=mean, low=low, high=high, seed=seed)
+    for mode, row in report(evaluate(target, episodes=episodes, seed=seed))["modes"].items():
+        low, high = row["return_interval"]
+        returns[mode] = Returns(episodes=row["episodes"], mean=row["return_mean"], low=low, high=high, seed=seed)
     return returns
 
 
@@ -186,8 +184,8 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
     specs = parts[0].lineup.specs
     row: dict[str, Any] = {"episodes": sum(part.table.episodes for part in parts)}
     row |= _outcomes([part.results for part in parts]) if specs.has_winner else {}
-    row |= _mean_row("return", np.concatenate([part.returns for part in parts]))
-    row |= _mean_row("length", np.concatenate([part.table.length for part in parts]))
+    row |= _mean_row("return", [part.returns for part in parts])
+    row |= _mean_row("length", [part.table.length for part in parts])
     if specs.has_winner:
         # Results against each player of a pool that sat on a seat of the other team.
         rivals: dict[str, list[NDArray[np.int8]]] = {}
@@ -204,19 +202,34 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
 
 
 def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
-    outcomes = np.concatenate(results)
-    row: dict[str, Any] = {"episodes": len(outcomes)}
+    row: dict[str, Any] = {"episodes": sum(map(len, results))}
     for name, value in (("win", 1), ("draw", 0), ("loss", -1)):
-        count = int((outcomes == value).sum())
-        row[name] = count / max(len(outcomes), 1)
-        if len(outcomes):
-            row[f"{name}_interval"] = list(wilson_interval(count, len(outcomes)))
+        share, *ends = interval_over_sides([part == value for part in results]) if row["episodes"] else (0.0,)
+        row |= {name: share, **({f"{name}_interval": ends} if ends else {})}
     return row
 
 
-def _mean_row(name: str, values: NDArray[Any]) -> dict[str, Any]:
-    mean, low, high = interval_of(values)
+def _mean_row(name: str, sides: list[NDArray[Any]]) -> dict[str, Any]:
+    mean, low, high = interval_over_sides(sides)
     return {f"{name}_mean": mean, f"{name}_interval": [low, high]}
+
+
+def interval_over_sides(sides: list[NDArray[Any]]) -> tuple[float, float, float]:
+    """Return the mean of values (M,) of each side, and its 95 % interval; see ``interval_of``.
+
+    Games of one number have one seed on all sides: they are one observation, as in a cup's ratings. So neither boards
+    that favour a side nor sides with other chances are taken for chance.
+    """
+    values, numbers = np.concatenate(sides), len(sides[0])
+    if len(sides) == 1 or len({*map(len, sides)}) > 1 or numbers == 1 or not values.std():
+        return interval_of(values)
+    mean, by_number = float(values.mean()), np.mean(sides, axis=0)
+    if values.dtype != np.bool_:
+        return mean, *mean_interval(by_number)[1:]
+    spread = mean * (1 - mean)
+    # As many independent games would vary as much. At most numbers^2: sides that always add up leave some doubt, too.
+    games = round(spread * numbers / max(float(by_number.var()), spread / numbers))
+    return mean, *wilson_interval(mean * games, games)
 
 
 def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
@@ -227,7 +240,7 @@ def _column_metrics(parts: Sequence[PlayedPart]) -> dict[str, Any]:
         for group in filter(lambda group: group.column, groups("metrics")):
             for name, sample in group.measure(part.table, part.lineup.specs, seats_and_team).items():
                 samples.setdefault(name, []).append(sample.values)
-    rows = {name: interval_of(np.concatenate(values)) for name, values in samples.items()}
+    rows = {name: interval_over_sides(values) for name, values in samples.items()}
     metrics = {name: {"mean": mean, "interval": [low, high]} for name, (mean, low, high) in rows.items()}
     return {"metrics": metrics} if metrics else {}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Steps
 from multigrid_rl.imitation.demonstrations import Demonstrations, read_demonstrations
-from multigrid_rl.learn.batches import Batch, Paths
+from multigrid_rl.learn.batches import Paths
 from multigrid_rl.models.distributions import HALF_LOG_2PI
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
 
@@ -100,16 +100,9 @@ class Dac(Sac):
         settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
         return cls(settings, data, networks, config.train, config.seed, device)
 
-    def _prepare(self, name: str) -> dict[str, float]:
+    def _prepare(self, name: str, paths: list[Paths]) -> dict[str, float]:
+        self.adversaries[name].check(paths)
         return self.adversaries[name].learn_from_replay(self.agents[name].replay)
-
-    def learn(
-        self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]]
-    ) -> dict[str, dict[str, float]]:
-        """Add a batch to the replay buffer and learn from the buffer. Raises ``RunError``: an episode ended early."""
-        for name in batches:
-            self.adversaries[name].check(paths[name])
-        return super().learn(batches, env_steps, paths)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state without the policies and their optimisers, discriminators included."""

@@ -60,11 +60,12 @@ class LabellingCollector(StepCollector):
         numbers = np.arange(first, first + count, dtype=np.int64)
         self.beta = 1.0
         self.labels = {name: np.empty_like(rollout.actions) for name, rollout in self.rollouts.items()}
-        self._experts, self._mixture = {}, {}
+        self._experts, self._mixture, self._streams = {}, {}, list[Streams]()
         room = _ROOM if len(self.agents) <= _ROOM else 0
         for k, (name, agent) in enumerate(self.agents.items()):
             expert, mixture = (Streams(seed, numbers, purpose_of(kind, k, room)) for kind in (_EXPERTS, _MIXTURE))
             self._experts[name], self._mixture[name] = seat_for_agent(agent, experts[name], self.env, expert), mixture
+            self._streams += [self._experts[name].streams, mixture]
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
         action = super()._act(name, t, obs)
@@ -90,18 +91,16 @@ class LabellingCollector(StepCollector):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of environments, learners and experts."""
-        streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
         memories = {name: expert.memory for name, expert in self._experts.items()}
-        return {**super().get_state(), "experts": (memories, [stream.state.copy() for stream in streams])}
+        return {**super().get_state(), "experts": (memories, [stream.state.copy() for stream in self._streams])}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
         super().set_state(state)
         memories, numbers = state["experts"]
-        streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
         for name, memory in memories.items():
             self._experts[name].memory = memory
-        for stream, saved in zip(streams, numbers, strict=True):
+        for stream, saved in zip(self._streams, numbers, strict=True):
             stream.state[:] = saved
 
 

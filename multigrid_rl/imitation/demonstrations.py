@@ -72,11 +72,10 @@ class DataCard(Strict):
     seed: int | None = None
     rows: int = Field(ge=1)
     episodes: int = Field(ge=1)
-    #: Whether episode boundaries are known; else ``episodes`` is 1.
-    bounds: bool = True
+    bounds: bool = True  # whether episode boundaries are known; else ``episodes`` is 1
     returns: EpisodeReturns | None = None
-    #: ``mean`` and ``std`` of returns as an imported file states them.
-    told: dict[str, float] = Field(default_factory=dict)
+    told: dict[str, float] = Field(default_factory=dict)  # mean and std of returns as an imported file states them
+    seats: list[Text] = Field(default=[])  # that were recorded; empty: unknown
     bytes: int = Field(ge=1)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     versions: dict[str, str] = Field(default_factory=dict)
@@ -193,9 +192,8 @@ def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -
 def _returns(returns: list[float]) -> EpisodeReturns | None:
     if not returns:
         return None
-    least, most = min(returns), max(returns)
     mean, std = float(np.mean(returns)), float(np.std(returns))
-    return EpisodeReturns(episodes=len(returns), mean=mean, std=std, least=least, most=most)
+    return EpisodeReturns(episodes=len(returns), mean=mean, std=std, least=min(returns), most=max(returns))
 
 
 def _assemble(
@@ -301,6 +299,9 @@ def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> Non
     if (of_run and task_of(of_run)) != (of_data and task_of(of_data)):
         names = [env_id or "the red/blue-door game" for env_id in (of_run, of_data)]
         raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
+    side = agent.seats[0].partition("_")[0]
+    if env is None and card.seats and not any(seat.startswith(side) for seat in card.seats):  # it sees other colours
+        raise ConfigError(expected(f"data: {folder}: seats", ", ".join(agent.seats), ", ".join(card.seats)))
     wanted = signature(agent, card.observation.view_size)
     needed = DataCard.model_validate({**card.model_dump(), **wanted})
     for part, value in wanted.items():

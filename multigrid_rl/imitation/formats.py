@@ -48,7 +48,7 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     game, env = config.scenario.game, env_signature(config.scenario)
     games = source.endswith(GAMES)
     who = who or ("you" if games else "unknown")
-    facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
+    facts = {"who": who, "scenario": config.scenario.name, "env": env, "seats": [*agent.seats], "versions": versions()}
     facts |= signature(agent, None if game is None else game.view_size)
     columns = {"observations": agent.observation_space, "actions": agent.action_space}
     clip_actions, extra, path = ActionClipper(agent.action_space), dict[str, Any](), Path(source)

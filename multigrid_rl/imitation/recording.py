@@ -58,6 +58,7 @@ def record_play(who: str, overrides: list[str], output: Path, steps: int, seed: 
         "who_sha256": first.sha256,
         "scenario": config.scenario.name,
         "env": env_signature(config.scenario),
+        "seats": [seat for agent in agents for seat in agent.seats],
         **kinds[0],
         "seed": seed,
         "versions": versions(),

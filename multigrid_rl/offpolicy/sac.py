@@ -238,8 +238,8 @@ class Sac:
         for agent in self.agents.values():
             agent.schedule(lr, q_lr)
 
-    def _prepare(self, name: str) -> dict[str, float]:  # noqa: ARG002 - for subclasses that learn rewards
-        """Learn from the replay buffer of a module before the agent does; return statistics."""
+    def _prepare(self, name: str, paths: list[Paths]) -> dict[str, float]:  # noqa: ARG002 - for learners of rewards
+        """Learn from the replay buffer of a module and its new ``paths`` before the agent does; return statistics."""
         return {}
 
     def learn(
@@ -254,7 +254,7 @@ class Sac:
         ready = env_steps >= options.learning_starts
         steps = SAC.gradient_steps(self._train, self._train.batch_size) if ready else 0
         for name in batches:
-            found, agent = self._prepare(name), self.agents[name]
+            found, agent = self._prepare(name, paths[name]), self.agents[name]
             metrics[name] = {**found, **agent.learn(steps), "gradient_steps": float(steps)}
             metrics[name] |= {"lr": self._train.schedules["lr"].at(env_steps), "dropped_updates": agent.dropped()}
         self.clock.lap("network")

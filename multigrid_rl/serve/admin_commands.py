@@ -108,7 +108,7 @@ def purge(context: AdminContext) -> dict[str, Any]:
         return {"forgotten": 1, "replays": 0}
     forgotten, replays = queue.purge(), 0
     if course.over(queue.now()):
-        students = [student.id for student in queue.people() if student.role == "student" and not student.forgotten]
+        students = [person.id for person in queue.people() if person.role != "instructor" and not person.forgotten]
         for number in students:
             queue.forget(number)
         forgotten, replays = forgotten + len(students), queue.remove_replays()
@@ -185,7 +185,7 @@ def restore(context: AdminContext) -> dict[str, Any]:
                 _restart_ids(session)
                 for path in sorted((Path(folder) / "files").glob("*")):  # before there are rows that name them
                     path.rename(place.home / path.name)
-    except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
+    except (tarfile.TarError, EOFError, KeyError, ValueError, FileNotFoundError, IsADirectoryError) as error:
         raise ConfigError(expected(context.arguments[0], "a file of `serve backup`", error)) from error
     return {"rows": rows, "home": str(place.home)}
 

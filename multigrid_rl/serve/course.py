@@ -128,6 +128,8 @@ class Course(Part):
         members = [*chain(*self.teams.values())]
         if len({*members}) < len(members):
             raise ValueError(expected("teams", "each id once", ", ".join(members)))
+        if anchored := sorted({*self.teams} & {*self.anchors}):  # both are entries of the final cup
+            raise ValueError(expected("teams", "names that no anchor has", ", ".join(anchored)))
         for extension in self.extensions:
             if extension.deadline is not None and extension.deadline not in names:
                 raise ValueError(unknown("extensions: deadline", extension.deadline, names))

@@ -48,7 +48,7 @@ class Person(Base):
     code: Mapped[str] = mapped_column(String(120), unique=True)  # the platform's own id
     name: Mapped[str] = mapped_column(String(200))
     email: Mapped[str] = mapped_column(String(200), default="")
-    role: Mapped[str] = mapped_column(String(20), default="student")
+    role: Mapped[str] = mapped_column(String(20), default="student")  # or instructor; left: not on the roster now
     pseudonym: Mapped[str] = mapped_column(String(60), unique=True)
     token_version: Mapped[int] = mapped_column(default=0)  # links, tokens and sessions of older versions are over
     forgotten: Mapped[bool] = mapped_column(default=False)  # asked to be forgotten: no name, no files

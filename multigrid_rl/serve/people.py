@@ -114,9 +114,9 @@ class People(Store):
             else:
                 person.name, person.email, person.role = enrolled.name, enrolled.email, enrolled.role
         listed = {enrolled.code for enrolled in roster}
-        for person in known.values():  # people who left the roster lose access
+        for person in known.values():  # people who left the roster lose access, and are in no table of grades
             if roster and person.code not in listed:
-                person.token_version += 1
+                person.token_version, person.role = person.token_version + 1, "left"
 
     @staticmethod
     def _forgotten_code(session: Session, code: str) -> str:

@@ -115,7 +115,7 @@ def desk(visit: Visit) -> Response:
     forget_at, people = store.to_forget(), store.people()
     events = store.all(select(Event).where(Event.kind.in_(_SHOWN_EVENTS)).order_by(Event.id.desc()).limit(_MAX_ROWS))
     jobs = store.jobs()
-    over = store.course.over(store.now()) and any(each.role == "student" and not each.forgotten for each in people)
+    over = store.course.over(store.now()) and any(each.role != "instructor" and not each.forgotten for each in people)
     return visit.page(
         "desk.html", "Desk", health=store.health(), queue=jobs[:_MAX_ROWS], waiting=len(jobs), copies=copies,
         surprises=store.surprises(), refused=refused, overdue=overdue, events=events, people=people,
@@ -188,8 +188,7 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             rating, grade = hand_in.rating, hand_in.grade
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
             row |= {"late_days": result.days_late if result.counting is result.late else 0}
-            row |= {key: getattr(grade, key) for key in ("points", "of", "feedback") if grade}
-            row |= {"points": result.points} if grade else {}
+            row |= {"points": result.points, "of": grade.of, "feedback": grade.feedback} if grade else {}
             if rating and hand_in.state == "rated":
                 row |= {key: getattr(rating, key) for key in _RATING_FIELDS}
                 row |= {"by_anchors": round(by_anchors[hand_in.id][0], 1)} if hand_in.id in by_anchors else {}

@@ -50,7 +50,7 @@ _MAX_CACHED, _FRESH_S, _STALE_S = 1_000, 0.1, 1.0
 _LOCAL = ("127.0.0.1", "localhost")
 #: A page, or the part of it that browsers poll: a mark of its content, and its text.
 CachedPage = tuple[str, bytes]
-_ROLE_RANK = {"": 0, "student": 1, "instructor": 2}
+_ROLE_RANK = {"": 0, "left": 0, "student": 1, "instructor": 2}
 
 
 @dataclass

@@ -66,8 +66,8 @@ class Media:
     def _show(self, checkpoint: Path) -> None:
         target = find_target(str(self._folder), checkpoint=checkpoint.name)
         evaluation = evaluate(target, episodes=EPISODES, seed=GAMES_SEED, modes=("stochastic",), keep=True)
-        (table,) = (part.table for part in evaluation.parts)
-        values = [_histogram("episodes/return", table.returns[:, 0]), _histogram("episodes/length", table.length)]
+        (part,) = evaluation.parts
+        values = [_histogram("episodes/return", part.returns), _histogram("episodes/length", part.table.length)]
         step = int(checkpoint.name.removeprefix("step_"))
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
         _, game, _ = labelled_games(evaluation)  # best, median, worst

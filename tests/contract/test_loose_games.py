@@ -106,7 +106,7 @@ def test_names_of_agents_become_text_that_folders_and_metrics_take(names, seats,
     assert played(CLOCK, names=[*names, "c"]).drain_episodes().length.tolist() == [9] * 8
 
 
-@pytest.mark.parametrize("names", [["a", "a"], ["a/", "a?"], ["a" * 101, "b"]])
+@pytest.mark.parametrize("names", [["a", "a"], ["a/", "a?"], ["a" * 101, "b"], [["a"], ["b"]]])
 def test_agents_that_cannot_be_told_apart_are_refused(names):
     with pytest.raises(ConfigError, match="env_id: expected agents with different names of at most 100 letters"):
         built(LOOSE, names=names)

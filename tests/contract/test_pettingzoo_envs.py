@@ -340,6 +340,7 @@ def test_team_with_most_wins():
         (["env_id=pettingzoo:strange_games:relay", "env_args={fault: reset}"], "relay: reset: .*no board"),
         ([f"env_id={TICTACTOE}", "scheme=ctde"], "scheme: expected dtde"),
         (["env_id=pettingzoo:strange_games:empty"], "expected an environment of PettingZoo's with possible_agents"),
+        (["env_id=pettingzoo:strange_games:counted"], "expected an environment of PettingZoo's with possible_agents"),
         ([f"env_id={BROKEN}", "env_args={nobody: true}"], "expected an environment of PettingZoo's with possible_agen"),
         ([f"env_id={BROKEN}", "env_args={human: true}"], "expected render_mode: null, as this .* opens a window"),
         ([f"env_id={BROKEN}", "env_args={fault: reset}"], "reset: expected .* got Unheard: lost it"),

@@ -212,6 +212,15 @@ def test_record_writes_atomically_and_data_shows_it(tmp_path):
     shown = call("data", "show", out)
     assert "300 steps of hunter in 1v1" in shown.output
     assert "seed: 3" in shown.output
+    other = [
+        "scenario=1v1",
+        "train=bc",
+        "scenario.gates=[]",
+        "scenario.seats.red_0=idle",
+        "scenario.seats.blue_0=learn",
+    ]
+    refused = complaint(call("train", *other, f"data={out}", f"run_dir={tmp_path / 'run'}"))
+    assert f"data: {out}: seats: expected blue_0, got red_0" in refused  # which sees other colours
     assert f"--output: expected a new folder, got {out}" in complaint(call("data", "record", "hunter", "-o", out))
     assert "--output: expected a value, got none" in complaint(call("data", "record", "hunter"))
     message = complaint(call("data", "record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))

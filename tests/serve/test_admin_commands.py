@@ -140,6 +140,13 @@ def test_a_backup_of_a_newer_version_is_refused(course, tmp_path, monkeypatch):
     assert "expected version 0002 (use the version of multigrid-rl that made it), got 0003" in said
 
 
+def test_a_backup_that_is_not_there_or_a_folder_is_a_mistake_of_the_input(tmp_path):
+    (tmp_path / "course.yaml").write_text(COURSE)
+    for file in (tmp_path / "nowhere.tar.gz", tmp_path):
+        said = complaint(call("serve", "restore", tmp_path / "course.yaml", file, "--home", tmp_path / "new"))
+        assert f"{file}: expected a file of `serve backup`, got " in said
+
+
 def test_a_python_that_unpacks_whatever_an_archive_says_restores_none(course, tmp_path, monkeypatch):
     file = backup_of(course)
     monkeypatch.delattr(tarfile, "data_filter")

@@ -127,6 +127,18 @@ def test_each_deadline_has_its_own_hand_in(of):
     assert mine.stands() == [second]
 
 
+def test_who_left_the_roster_is_in_no_table_until_they_are_back(of):
+    mine = of()
+    mine.hand_in(-1)
+    mine.store.sync([Enrolled("s2", "Ben"), Enrolled("i1", "Ines", role="instructor")])
+    for name in ("ladder.csv", "moodle.csv", "canvas.csv"):
+        table = people_pages.export_table(mine.store, name).decode()
+        assert ("Ada" in table, "Ben" in table) == (False, True)
+    assert [row.title for row in mine.store.ladder() if row.person] == [mine.store.person_by_code("s1").pseudonym]
+    mine.store.sync([Enrolled("s1", "Ada")])
+    assert mine.told()["points"] == 7.5
+
+
 @pytest.mark.parametrize("extension", [{"of": "s1"}, {"of": "owls"}, {"of": "s1", "deadline": "milestone"}])
 def test_extension_given_later_counts_for_what_came_before(of, extension):
     mine = of(deadlines=TWO)
@@ -215,6 +227,7 @@ def test_times_are_shown_in_the_classes_own_zone_and_utc(of):
         ({"deadlines": [*ONE, *ONE]}, "each name once"),
         ({"teams": {"owls": ["s1"], "elks": ["s2", "s1"]}}, "teams: expected each id once"),
         ({"teams": {"../owls": ["s1"]}}, "teams"),
+        ({"teams": {"hunter": ["s1"]}}, "teams: expected names that no anchor has, got hunter"),
         ({"public": {"points": "never"}}, "points"),
     ],
 )

@@ -6,7 +6,10 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from multigrid_rl.evaluation.evaluation import evaluate
+from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.show.media import Media
+from multigrid_rl.show.run_data import GAMES_SEED
 from multigrid_rl.text import ConfigError
 from tiny_runs import tiny_run, without_time
 
@@ -35,6 +38,13 @@ def test_each_checkpoint_has_a_film_and_histograms(overrides, tmp_path):
     lengths = shown.Histograms("episodes/length")[-1].histogram_value
     assert lengths.num == sum(lengths.bucket) == 9
     assert 5 <= lengths.min <= lengths.max <= 500
+
+
+def test_returns_are_those_of_the_whole_team(tmp_path):
+    tiny_run(tmp_path / "run", "scenario=2v2", "tracking=tensorboard-media")
+    earned = shown_in(tmp_path / "run").Histograms("episodes/return")[-1].histogram_value
+    played = evaluate(find_target(str(tmp_path / "run")), episodes=9, seed=GAMES_SEED, modes=("stochastic",)).parts[0]
+    assert earned.sum == pytest.approx(played.returns.sum())
 
 
 def test_a_run_has_the_numbers_that_it_has_without(tmp_path):

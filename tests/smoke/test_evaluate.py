@@ -9,9 +9,9 @@ import pytest
 
 from commands import call, complaint, works
 from multigrid_rl.config.compose import compose
-from multigrid_rl.evaluation.evaluation import evaluate
+from multigrid_rl.evaluation.evaluation import evaluate, interval_over_sides
 from multigrid_rl.evaluation.replays import GameRecord, replay
-from multigrid_rl.evaluation.seed_statistics import wilson_interval
+from multigrid_rl.evaluation.seed_statistics import interval_of, wilson_interval
 from multigrid_rl.evaluation.targets import find_target, player_target
 from multigrid_rl.runs.reader import check_of_games
 from tiny_runs import tiny_run
@@ -65,9 +65,22 @@ def test_both_sides_play_same_layouts():
 
 def test_summary_has_wilson_intervals(master):
     summary = json.loads((master[0] / "summary.json").read_text())
-    whole = summary["modes"]["stochastic"]
-    assert whole["win_interval"] == pytest.approx(list(wilson_interval(round(whole["win"] * 200), 200)))
+    side, whole = summary["parts"][0], summary["modes"]["stochastic"]
+    assert side["win_interval"] == pytest.approx(list(wilson_interval(round(side["win"] * 100), 100)))
     assert whole["return_interval"][0] < whole["return_mean"] < whole["return_interval"][1]
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.float64])
+def test_games_of_one_number_are_one_observation(kind):
+    rng = np.random.default_rng(0)
+    board = rng.random(900) < 0.5  # which side it favours, in nine games of ten
+    red, blue = board ^ (rng.random(900) < 0.1), ~board ^ (rng.random(900) < 0.1)
+    mean, low, high = interval_over_sides([red.astype(kind), blue.astype(kind)])
+    error = np.std((red * 1.0 + blue) / 2) / 30
+    assert (mean, high - low) == (np.mean([red, blue]), pytest.approx(2 * 1.96 * error, rel=0.01))
+    assert (high - low) * 1.5 < np.diff(interval_of(np.concatenate([red, blue]))[1:])  # before
+    for values in ([red], [red, blue[:9]], [red | True, blue | True]):  # one side, other games, one result
+        assert interval_over_sides(values) == interval_of(np.concatenate(values))
 
 
 def test_kept_games_replay(master):
