@@ -147,6 +147,17 @@ def test_newest_snapshot_has_its_share_of_all_games():
     assert one.weights == pytest.approx({0: 0.05, 1: 0.15, 2: 0.1, 3: 0.1, 4: 0.6})
 
 
+def test_lineup_depends_only_on_seed_and_step():
+    one, two, other = (League(RULES, seed) for seed in (3, 3, 4))
+    for each in (one, two, other):
+        for k in range(50):
+            each.add(snapshot(1000 * (k + 1)))
+    one.redraw(60_000)
+    for each in (one, two, other):
+        each.redraw(61_000)
+    assert one.weights == two.weights != other.weights
+
+
 # --- win rates
 
 

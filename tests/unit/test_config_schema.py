@@ -112,6 +112,24 @@ def test_pages_are_as_schema_and_verbs_say():
     assert stale == [], "make reference-pages writes them"
 
 
+@pytest.mark.parametrize(
+    ("line", "every", "written"),
+    [
+        ("lr: 1.0e-3", True, "lr: 1.0e-3            # how fast"),
+        ("lr: 1.0e-3    # old", False, "lr: 1.0e-3    # how fast"),
+        ("lr: 1.0e-3", False, "lr: 1.0e-3"),
+        ("# lr: above", True, "# lr: above"),
+        ("mine: 3  # stays", True, "mine: 3  # stays"),
+        ("defaults:\n  - lr: a#b\nx: 1", True, "defaults:\n  - lr: a#b           # how fast\nx: 1"),
+        ("part:\n  key: x  # y\nkey: z", True, "part:\n  key: x  # what\nkey: z"),
+    ],
+)  # fmt: skip
+def test_comments_behind_keys_are_meanings(line, every, written):
+    text = reference_pages.commented(f"{line}\n", "", {"lr": "how fast", "part.key": "what"}, every=every)
+    assert text == f"{written}\n"
+    assert reference_pages.commented(text, "", {"lr": "how fast", "part.key": "what"}, every=every) == text
+
+
 def test_configuration_that_its_own_file_could_not_hold_is_refused_before_a_run():
     config = compose(["env_id=CartPole-v1"])
     scenario = config.scenario.model_copy(update={"env_args": {"map": [1] * 60_000}})

@@ -49,6 +49,7 @@ def test_record_replays_game_exactly(first):
     for row in range(30):
         kept = record(SPEC, played, row, seed=5, players=NAMES, label="any")
         again = replay(GameRecord.model_validate_json(kept.model_dump_json()))
+        assert (played.actions[row, played.table.length[row] :] == -1).all()
         assert again.winner == played.table.winner[row]
         np.testing.assert_array_equal(again.reward.sum(axis=0), played.table.returns[row])
         np.testing.assert_array_equal(again.cells[0], played.start[row])
