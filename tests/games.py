@@ -1,6 +1,5 @@
 """Shared by tests: set up one position by hand, play one step, read the outcome by seat name."""
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,30 +144,3 @@ def play(w: World, order: tuple[str, ...] | None = None, **actions: int) -> Outc
         done=bool(step.done[0]),
         winner=int(step.winner[0]),
     )
-
-
-def key_and_door_plan(start: tuple[int, int, int], key: tuple[int, int], goal: tuple[int, int, int]) -> list[int]:
-    """Fewest actions from a pose to the own key and on to the pose ``goal``, where the last action toggles."""
-    first = (*start, False)
-    before: dict[Any, Any] = {first: None}
-    queue = deque([first])
-    while queue:
-        state = queue.popleft()
-        x, y, heading, has = state
-        if has and (x, y, heading) == goal:
-            plan = [c.TOGGLE]
-            while before[state]:
-                state, action = before[state]
-                plan.append(action)
-            return plan[::-1]
-        ahead = (x + VECTORS[heading][0], y + VECTORS[heading][1])
-        after = [(c.LEFT, (x, y, (heading - 1) % 4, has)), (c.RIGHT, (x, y, (heading + 1) % 4, has))]
-        if ahead == key and not has:
-            after.append((c.PICKUP, (x, y, heading, True)))
-        elif ahead in ROOM:
-            after.append((c.FORWARD, (*ahead, heading, has)))
-        for action, following in after:
-            if following not in before:
-                before[following] = (state, action)
-                queue.append(following)
-    raise AssertionError("no way to the door")

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.imitation.adversarial import AdversarialConfig, Adversary, Steps
-from multigrid_rl.imitation.demonstrations import Demonstrations, read_demonstrations
+from multigrid_rl.imitation.demonstrations import Demonstrations
 from multigrid_rl.learn.batches import Paths
 from multigrid_rl.models.distributions import HALF_LOG_2PI
 from multigrid_rl.offpolicy.sac import ReplayBuffer, Sac
@@ -93,12 +91,6 @@ class Dac(Sac):
             kind = ReplayAirl if adversarial.kind == "airl" else ReplayAdversary
             adversary = kind(network, network.head, recorded, adversarial, agent.device)
             self.adversaries[name], agent.reward_of = adversary, adversary.reward_of
-
-    @classmethod
-    def of(cls, config: RunConfig, networks: Mapping[str, Any], device: torch.device) -> Dac:
-        """Return the learner of a run; reads the recorded play."""
-        settings, data = AdversarialConfig.of(config), read_demonstrations(Path(str(config.data)))
-        return cls(settings, data, networks, config.train, config.seed, device)
 
     def _prepare(self, name: str, paths: list[Paths]) -> dict[str, float]:
         self.adversaries[name].check(paths)

@@ -337,9 +337,11 @@ class DacTrainer(AdversarialTrainer, SacTrainer):
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:  # noqa: ARG002
         """Return the learner from replayed and recorded steps."""
-        from multigrid_rl.imitation.dac import Dac
+        from multigrid_rl.imitation import adversarial, dac, demonstrations
 
-        return Dac.of(config, networks, options["device"])
+        settings = adversarial.AdversarialConfig.of(config)
+        data = demonstrations.read_demonstrations(Path(str(config.data)))
+        return dac.Dac(settings, data, networks, config.train, config.seed, options["device"])
 
 
 METRICS = MetricGroup(

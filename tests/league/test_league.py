@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from multigrid_rl import tables
-from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.config.compose import compose
 from multigrid_rl.league import rules
 from multigrid_rl.league.league import RECENT, League, Snapshot, add_scores
 from multigrid_rl.league.rules import draw, nash
 from multigrid_rl.league.settings import LeagueConfig
 from multigrid_rl.runs.checkpoints import read_state
-from multigrid_rl.search.search_folder import SearchRequest
 from multigrid_rl.text import ConfigError
 
 RULES = LeagueConfig(
@@ -116,11 +115,6 @@ def test_opponent_rule_from_outside_is_one_entry(tmp_path, monkeypatch):
 # --- who plays
 
 
-def test_few_snapshots_play_with_their_shares():
-    share = np.array([0.1, 0.2, 0.7])
-    assert draw(share, 3, 0.5) is share
-
-
 def test_drawn_snapshots_by_hand():
     # Points (0 + .5) / 2 and (1 + .5) / 2 lie in the stretches [.2, .6) and [.6, 1).
     np.testing.assert_allclose(draw(np.array([0.2, 0.4, 0.4]), 2, 0.5), [0, 0.5, 0.5])
@@ -151,18 +145,6 @@ def test_newest_snapshot_has_its_share_of_all_games():
     one = with_snapshots(3, latest_share=0.5)
     one.redraw(3000)
     assert one.weights == pytest.approx({0: 0.05, 1: 0.15, 2: 0.1, 3: 0.1, 4: 0.6})
-
-
-def test_number_of_playing_snapshots_is_capped():
-    one = with_snapshots(50)
-    seen = set()
-    for step in range(51_000, 91_000, 500):
-        one.redraw(step)
-        playing = {n for n in one.weights if n > 1}
-        assert len(playing) == 4
-        assert sum(one.weights.values()) == pytest.approx(1)
-        seen |= playing
-    assert len(seen) == 50
 
 
 def test_lineup_depends_only_on_seed_and_step():
@@ -285,24 +267,6 @@ def test_state_restores_league_completely():
 
 
 # --- configuration
-
-
-def test_course_presets():
-    duel, teams = load_scenario("1v1-selfplay"), load_scenario("2v2-selfplay")
-    for scenario, win, bounds in ((duel, 0.85, [30, 1.3, 0.5, 0.4]), (teams, 0.65, [100, 3.0, 0.8, 1.5])):
-        assert (scenario.league.win, scenario.league.win_over, scenario.league.every) == (win, "episodes", None)
-        assert [gate.at_most or gate.at_least for gate in scenario.gates] == bounds
-
-
-def test_anchors_are_written_as_mixture():
-    config = compose(["scenario=1v1-league", "scenario.league.anchors=hunter:3,idle:1"])
-    assert config.scenario.kind.opponents == {"blue_0": {"hunter": 3.0, "idle": 1.0}}
-    assert compose(["scenario=1v1-league", "scenario.league.anchors=idle"]).scenario.league.anchors == {"idle": 1.0}
-
-
-def test_rejects_population_based_search():
-    with pytest.raises(ConfigError, match=r"^search: expected another one than pbt with a league, .* got pbt$"):
-        SearchRequest.parse(["search=pbt", "scenario=1v1-selfplay"])
 
 
 def test_state_of_older_version_names_moved_modules(tmp_path):

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from bundles import bundle
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.league.snapshots import RunLeague
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.factories import MatchFactory, match_of
+from multigrid_rl.players.freeze import freeze
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.pool import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.scripted import RandomPlayer
@@ -212,13 +215,6 @@ def test_foreign_file_in_snapshot_place_is_moved_aside(league, tmp_path, caplog)
     assert len(caplog.records) == 1
 
 
-def test_league_games_depend_only_on_seed_and_number(tmp_path):
-    write(tmp_path / "s")
-    factory = env_factory(ONE).with_roster(Roster({0: 0.3, 2: 0.3, 3: 0.4}, {3: files(tmp_path / "s")}))
-    many, one = played(factory), played(factory, games=1, first=7)
-    np.testing.assert_array_equal(many[:, 7], one[:, 0])
-
-
 def test_batched_players_act_as_each_alone(tmp_path, monkeypatch):
     for n in (3, 4, 6):
         write(tmp_path / str(n), seed=n)
@@ -227,3 +223,21 @@ def test_batched_players_act_as_each_alone(tmp_path, monkeypatch):
     together = played(factory, steps=40, games=64)
     monkeypatch.setattr(FrozenPlayer, "kind", None)
     np.testing.assert_array_equal(together, played(factory, steps=40, games=64))
+
+
+GAMES = 20
+
+
+def test_league_player_is_rated_among_players_of_same_game(tmp_path):
+    root = tmp_path / "frozen"
+    root.mkdir()
+    (root / CATALOGUE_FILE).write_text("players:\n")
+    league = bundle(tmp_path / "league", ["blue_0"], scenario="1v1-league")
+    assert freeze(league, "alone", Catalogue(root), GAMES).scenario == "1v1-league"
+    (root / "alone").rename(tmp_path / "alone")
+    (root / CATALOGUE_FILE).write_text("players:\n")
+    freeze(bundle(tmp_path / "own", ["red_0"]), "fellow", Catalogue(root), GAMES)
+    card = freeze(league, "newcomer", Catalogue(root), GAMES)
+    assert [row.opponent for row in card.strength] == [*BUILT_IN, "fellow"]
+    assert {row.scenario for row in card.strength} == {"1v1"}
+    assert (card.scenario, Catalogue(root).entries["newcomer"]["scenario"]) == ("1v1", "1v1")

@@ -13,6 +13,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import cluster as cluster_module
 from multigrid_rl.ops import doctor
@@ -51,14 +52,6 @@ def asked(*args, **kwargs) -> list[str]:
     return preflight(*args, **{"patience_s": 300} | kwargs)
 
 
-def refusal(*args, **kwargs) -> str:
-    with pytest.raises(ConfigError) as caught:
-        asked(*args, **kwargs)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
 @pytest.fixture
 def stages():
     return stages_of(compose(["scenario=1v1"]))
@@ -79,11 +72,6 @@ def test_matching_nodes_are_reported_in_full(cluster, tmp_path, stages):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nodes_equal_ray_nodes(cluster):
-    assert {node.id for node in nodes()} == {node.node_id for node in cluster.list_all_nodes()}
-    assert sorted(node.cpus for node in nodes()) == [2, 3]
-
-
 def test_doctor_reports_the_same(cluster, tmp_path, monkeypatch):
     # What it says in a process of its own, said here, where a session is connected already.
     monkeypatch.setattr(doctor, "_isolated", lambda words, patience_s: doctor.run_check(*words))
@@ -102,12 +90,12 @@ def of_another_checkout(token, factories):
 def test_broken_installation_is_named_with_missing_package(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "probe_node", of_another_checkout)
     message = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
-    assert re.search(message, refusal(tmp_path))
+    assert re.search(message, refusal(asked, tmp_path))
 
 
 def test_unresponsive_node_is_named(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "probe_node", lambda token, factories: time.sleep(600))
-    assert f"({nodes()[0].id[:8]}): expected an answer within 1 s, got none" in refusal(tmp_path, patience_s=1)
+    assert f"({nodes()[0].id[:8]}): expected an answer within 1 s, got none" in refusal(asked, tmp_path, patience_s=1)
 
 
 @pytest.fixture
@@ -140,18 +128,18 @@ def elsewhere(cluster, tmp_path, monkeypatch) -> tuple[Path, str]:
 def test_rejects_other_versions_and_unshared_storage(elsewhere, monkeypatch):
     folder, node = elsewhere
     numpy = f"numpy: expected {versions()['numpy']}, got 1.0.7"
-    assert refusal(folder).endswith(f"({node[:8]}), host {platform.node()}: {numpy}")
+    assert refusal(asked, folder).endswith(f"({node[:8]}), host {platform.node()}: {numpy}")
     monkeypatch.setattr(cluster_module, "version_differences", lambda found, own: [])
     (line,) = [line for line in asked(folder) if line.startswith("storage")]
     assert line.startswith(f"storage:  {folder} is not seen by ")
     assert line.count("(") == 1
     assert f"({node[:8]})" in line
-    text = refusal(folder, learners=2)
+    text = refusal(asked, folder, learners=2)
     assert text.startswith("cluster.num_learners: expected 0 (the driver learns)")
     assert text.endswith(f"({node[:8]}) does not see {folder}")
     # It has no GPU: no learner that needs one can come there.
     assert asked(folder, learners=2, gpus_per_learner=1.0)[-1] == line
-    text = refusal(folder, trials=True)
+    text = refusal(asked, folder, trials=True)
     assert text.startswith(f"--folder {folder}: expected storage that all nodes share")
     assert text.endswith(f"({node[:8]}) that does not see it")
 
@@ -166,7 +154,7 @@ def test_damaged_arriving_player_is_named_with_hash(cluster, tmp_path, stages):
     files = factory.catalogue.given
     model = files["blue-rookie"].model
     files["blue-rookie"] = files["blue-rookie"]._replace(model=bytes([model[0] ^ 1]) + model[1:])
-    text = refusal(tmp_path, [with_factory(stages[-1], packed=lambda: factory)])
+    text = refusal(asked, tmp_path, [with_factory(stages[-1], packed=lambda: factory)])
     assert "blue-rookie" in text
     assert f"sha256: expected {factory.hashes['blue-rookie'][:16]}... of its card" in text
 
@@ -174,7 +162,9 @@ def test_damaged_arriving_player_is_named_with_hash(cluster, tmp_path, stages):
 def test_rejects_player_differing_from_driver(cluster, tmp_path, stages):
     (player,) = stages[-1].factory.load()["blue_0"]
     announced = {"blue_0": (player._replace(player=SimpleNamespace(sha256="a" * 64)),)}
-    text = refusal(tmp_path, [with_factory(stages[-1], load=lambda: announced, packed=stages[-1].factory.packed)])
+    text = refusal(
+        asked, tmp_path, [with_factory(stages[-1], load=lambda: announced, packed=stages[-1].factory.packed)]
+    )
     assert f"player blue-rookie: expected sha256 {'a' * 64}, got {player.sha256}" in text
 
 

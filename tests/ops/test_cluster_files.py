@@ -12,15 +12,12 @@ import pytest
 import ray
 import yaml
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start as ray_start
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.ops import doctor
-from multigrid_rl.text import ConfigError
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -83,22 +80,6 @@ def test_image_sources_exist_and_are_not_ignored():
     assert any(fnmatch.fnmatch("multigrid_rl/__pycache__", line) for line in patterns[1:])
 
 
-def test_image_has_all_that_a_wheel_is_built_of():
-    tomllib = pytest.importorskip("tomllib")  # Python 3.11
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    for source in (*wheel["packages"], *wheel["force-include"]):
-        assert any(Path(source).is_relative_to(folder) for folder in copied()), source
-
-
-def test_packages_are_installed_before_source():
-    order = [rest for word, rest in instructions() if word in ("COPY", "RUN")]
-    source = next(k for k, rest in enumerate(order) if rest.startswith("multigrid_rl "))
-    installs = [k for k, rest in enumerate(order) if "pip install" in rest and "--requirement" in rest]
-    assert len(installs) == 3  # torch for CPUs or GPUs, and the rest
-    assert max(installs) < source
-    assert copied()[:2] == ["constraints.txt", "pyproject.toml"]
-
-
 def test_extras_hold_what_their_packages_import_and_are_pinned():
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -108,20 +89,6 @@ def test_extras_hold_what_their_packages_import_and_are_pinned():
     assert asked["minari"]["minari"].extras == {"hdf5"}
     pins = {name.lower().replace("_", "-") for name in PINS}
     assert {"h5py", *(name.replace("_", "-") for names in asked.values() for name in names)} - pins == set()
-
-
-def test_both_images_hold_pinned_versions():
-    pytest.importorskip("tomllib")  # Python 3.11, for which versions are pinned
-    variables = dict(pair.split("=", 1) for word, rest in instructions() if word == "ENV" for pair in rest.split())
-    assert variables["PIP_CONSTRAINT"] == "/src/constraints.txt"
-    assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
-    stages = [rest for word, rest in instructions() if word == "FROM"]
-    assert {"base AS torch-cpu", "base AS torch-gpu", "torch-${TORCH} AS build"} <= set(stages)
-    python = next(rest for word, rest in instructions() if word == "ARG" and rest.startswith("PYTHON="))[7:]
-    project = (ROOT / "pyproject.toml").read_text()
-    assert SpecifierSet(re.search(r'requires-python = "(.*)"', project)[1]).contains(python)
-    assert Version(python) >= Version("3.11")  # for which constraints.txt pins everything
-    assert f'cluster = ["ray[default]=={PINS["ray"]}"]' in project
 
 
 def python_of(mark: str) -> str:
@@ -149,13 +116,6 @@ def test_warm_up_calls_existing_functions():
     assert compose(re.findall(r"'(\w+=\w+)'", code)).scenario.name == "1v1"
 
 
-def test_image_runs_command_without_root():
-    words = dict(instructions())  # of each word the last
-    assert words["USER"] == "1000:1000"
-    assert words["ENTRYPOINT"] == '["multigrid-rl"]'
-    assert words["WORKDIR"] == "/home/ray"
-
-
 # --- docker compose
 
 
@@ -165,20 +125,13 @@ def composed() -> dict:
     return yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text_of("compose.yaml")))
 
 
-def test_compose_has_head_and_two_workers_of_one_image(composed):
-    head, worker = composed["services"]["head"], composed["services"]["worker"]
-    assert set(composed["services"]) == {"head", "worker"}
-    assert worker["scale"] == 2
-    assert head["image"] == worker["image"] == "multigrid-rl:cpu"
-    for service in (head, worker):
-        assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).resolve().is_file()
-        assert service["volumes"] == [f"runs:{RUNS}", "auth:/home/ray/.ray"]
-        assert service["environment"] == {"RAY_AUTH_MODE": "token"}
-        assert service["ulimits"]["nofile"] >= 65536
-        assert service["shm_size"] == "2gb"
-        assert service["init"] is True
-    assert set(composed["volumes"]) == {"runs", "auth"}
-    assert all(folder in text_of("Dockerfile") for folder in (RUNS, "/home/ray/.ray"))  # owned by who runs there
+def healthy(command: list[str]) -> None:
+    """The check asks the address at which Ray's agent answers."""
+    assert command[:2] == ["python", "-c"]
+    compile(command[2], "health", "exec")
+    url = re.search(r"http://localhost:(\d+)(\S+?)'", command[2])
+    assert int(url[1]) == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    assert f'"{url[2]}"' in (Path(ray.__file__).parent / "dashboard" / "http_server_agent.py").read_text()
 
 
 def test_compose_ray_nodes_find_each_other(composed):
@@ -194,19 +147,9 @@ def test_compose_ray_nodes_find_each_other(composed):
     assert worker["depends_on"]["head"]["condition"] == "service_healthy"
     assert first["num_cpus"] == other["num_cpus"] == head["cpus"] == worker["cpus"]
     assert head["ports"] == [f"127.0.0.1:8265:{first['dashboard_port']}"]
-
-
-def healthy(command: list[str]) -> None:
-    """The check asks the address at which Ray's agent answers."""
-    assert command[:2] == ["python", "-c"]
-    compile(command[2], "health", "exec")
-    url = re.search(r"http://localhost:(\d+)(\S+?)'", command[2])
-    assert int(url[1]) == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
-    assert f'"{url[2]}"' in (Path(ray.__file__).parent / "dashboard" / "http_server_agent.py").read_text()
-
-
-def test_compose_checks_ray_health(composed):
-    for service in composed["services"].values():
+    for service in (head, worker):
+        assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).resolve().is_file()
+        assert service["volumes"] == [f"runs:{RUNS}", "auth:/home/ray/.ray"]
         kind, *command = service["healthcheck"]["test"]
         assert kind == "CMD"
         healthy(command)
@@ -241,9 +184,8 @@ def test_rayjob_uses_pinned_ray_and_one_image(kube):
     assert job["spec"]["rayClusterSpec"]["rayVersion"] == PINS["ray"]
     assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     submitter = job["spec"]["submitterPodTemplate"]["spec"]
-    images = {container["image"] for pod in [*pods(kube), submitter] for container in pod["containers"]}
-    assert images == {"multigrid-rl:cpu"}
-    assert text_of("rayjob.yaml").count("image: multigrid-rl:cpu") == 3
+    images = [container["image"] for pod in [*pods(kube), submitter] for container in pod["containers"]]
+    assert images == ["multigrid-rl:cpu"] * 3
 
 
 def test_every_pod_has_same_runs_and_enough_shared_memory(kube):
@@ -284,21 +226,12 @@ def test_rayjob_trains_on_shared_volume(kube):
 # --- ray up
 
 
-def test_ray_up_file_passes_ray_schema():
-    config = prepare_config(yaml.safe_load(text_of("ray-up.yaml")))
-    validate_config(config)
-    assert config["max_workers"] == len(config["provider"]["worker_ips"])
-
-
-def test_ray_up_starts_image_with_required_options():
+def test_ray_up_file_passes_ray_schema_and_starts_nodes_that_find_each_other():
     config = yaml.safe_load(text_of("ray-up.yaml"))
-    options = config["docker"]["run_options"]
-    assert config["docker"]["image"] == "multigrid-rl:cpu"
-    assert "--entrypoint=" in options
-    assert "--shm-size=2g" in options
-    assert "--env=RAY_AUTH_MODE=token" in options
-    assert config["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
-    assert [option.rpartition(":")[2] for option in options if option.startswith("--volume=")] == [RUNS]
+    validate_config(prepare_config(config))
+    assert config["max_workers"] == len(config["provider"]["worker_ips"])
+    options = set(config["docker"]["run_options"])
+    assert {"--entrypoint=", "--shm-size=2g", "--env=RAY_AUTH_MODE=token"} <= options
     (head,) = [shlex.split(line) for line in config["head_start_ray_commands"] if line.startswith("ray start")]
     (worker,) = [shlex.split(line) for line in config["worker_start_ray_commands"] if line.startswith("ray start")]
     assert started(worker)["address"] == f"$RAY_HEAD_IP:{started(head)['port']}"
@@ -322,12 +255,6 @@ def test_slurm_script_takes_whole_nodes_and_passes_arguments():
 
 
 # --- what is told about them
-
-
-def test_makefile_names_existing_files_and_tags():
-    text = (ROOT / "Makefile").read_text()
-    assert sorted(set(re.findall(r"docker/[\w.-]+", text))) == ["docker/Dockerfile", "docker/compose.yaml"]
-    assert "--tag multigrid-rl:$(TORCH)" in text
 
 
 @pytest.mark.parametrize(
@@ -365,8 +292,3 @@ def test_every_documented_training_command_is_valid():
         assert (ROOT / name).is_file()
     for name in ("compose.yaml", "rayjob.yaml", "ray-up.yaml", "slurm.sbatch"):
         assert f"docker/{name}" in page
-
-
-def test_invalid_command_is_detected():
-    with pytest.raises(ConfigError):
-        trained("multigrid-rl train cluster=rya address=auto")

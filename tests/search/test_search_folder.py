@@ -14,7 +14,6 @@ from multigrid_rl.search.plans import Outcome, Score, TrialSpec
 from multigrid_rl.search.search_folder import STUDY, SearchFolder, SearchRequest, load_settings, sort_overrides
 from multigrid_rl.search.search_results import (
     closing_lines,
-    outcome_line,
     recipe_of,
     result_of,
     winning_command,
@@ -182,23 +181,6 @@ def test_winner_recipe_composes_to_its_configuration(folder):
     assert winning_command(folder, result.winner) in text
 
 
-def test_turns_overrides_into_recipe():
-    overrides = ["scenario=1v1", "train.lr=1e-05", "train.bonus={all: {key_pickup: 1.0}}", "model.hidden=[64]"]
-    assert recipe_of([*overrides, "train.lr=0.5", "train.shaping=null", "experiment=none"]) == {
-        "defaults": [{"override /scenario": "1v1"}],
-        "train": {"lr": 0.5, "bonus": {"all": {"key_pickup": 1.0}}, "shaping": None},
-        "model": {"hidden": [64]},
-    }
-
-
-@pytest.mark.parametrize("name", ["1v1", "blue-adept", "2v2"])
-def test_winner_includes_starting_recipe(name, tmp_path):
-    file = tmp_path / "winner.yaml"
-    file.write_text(yaml.safe_dump(recipe_of([f"experiment={name}", "train.clip=0.3"])))
-    own, found = compose([f"experiment={name}", "train.clip=0.3"]), compose([f"experiment={file}"])
-    assert found.model_copy(update={"experiment": name}) == own
-
-
 def test_writes_no_recipe_without_winner(folder):
     result = found(folder, [ROWS[1]])
     assert result.winner is None
@@ -212,24 +194,11 @@ def test_writes_no_recipe_without_winner(folder):
 def test_report_holds_winner_and_every_trial(folder):
     result = found(folder)
     page = (folder.path / "report.md").read_text()
-    assert page.startswith("# A search: three-stage on single-obstacle\n")
     assert "6 trials, 3 held all gates, 1 failed." in page
-    assert "Held all gates on 3 of 3 seeds" in page
     assert winning_command(folder, result.winner) in page
     rows = [line.split(" | ") for line in page.partition("## All trials")[2].splitlines() if line.startswith("| s")]
     assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
-    assert rows[-1][3] == "failed"
-    assert "s1-001 failed: no more memory" in page
-    assert rows[0][4] == "500"
-
-
-def test_prints_outcomes_in_one_line(folder):
-    lines = [outcome_line(folder, row) for row in ROWS]
-    assert "FAILED after 12 s: no more memory" in lines[1]
-    assert "not held, margin    -0.250" in lines[2]
-    assert "HELD at       500 steps" in lines[3]
-    assert "(stopped)" in outcome_line(folder, replace(ROWS[2], status="stopped"))
-    assert not any("\n" in line for line in lines)
+    assert (rows[0][4], rows[-1][3]) == ("500", "failed")
 
 
 @pytest.mark.parametrize(
@@ -271,8 +240,14 @@ def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
     assert not (tmp_path / "search").exists()
 
 
-def test_recipe_of_winner_composes_what_was_asked(tmp_path):
-    asked = ["scenario=halfcheetah", "experiment=halfcheetah", "train=dagger", "expert=random"]
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *([f"experiment={name}", "train.clip=0.3"] for name in ("1v1", "blue-adept", "2v2")),
+        ["scenario=halfcheetah", "experiment=halfcheetah", "train=dagger", "expert=random"],
+    ],
+)
+def test_recipe_of_winner_composes_what_was_asked(asked, tmp_path):
     (tmp_path / "winner.yaml").write_text(yaml.safe_dump(recipe_of(asked)))
-    found = compose([f"experiment={tmp_path / 'winner.yaml'}"])
-    assert found.model_copy(update={"experiment": "halfcheetah"}) == compose(asked)
+    own, found = compose(asked), compose([f"experiment={tmp_path / 'winner.yaml'}"])
+    assert found.model_copy(update={"experiment": own.experiment}) == own

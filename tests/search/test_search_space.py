@@ -179,21 +179,6 @@ def test_fits_values_together(chosen, expected):
     assert fit_values(chosen, CONFIG) == {**chosen, **expected}
 
 
-def test_draws_satisfy_rules_between_keys():
-    content = {
-        "train.num_envs": {"randint": [3, 8], "transform": "power_of_two"},
-        "train.num_steps": {"choice": [8, 12, 16, 40]},
-        "train.minibatch_size": {"randint": [4, 12], "transform": "power_of_two"},
-        "model": {"choice": ["mlp", "gru", "lstm", "cnn"]},
-        "model.hidden": {"choice": [[16], [16, 24]]},
-        "model.activation": {"choice": ["tanh", "relu"]},
-    }
-    space = Space.build("tied", content, BASE)
-    for k in range(15):
-        config = compose(space.overrides(drawn(space, k)))
-        assert config.train.minibatch_size <= config.train.batch_size
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

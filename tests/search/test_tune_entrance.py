@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import PopulationBasedTraining
 
 from multigrid_rl.rllib import GateStopper, config
 
@@ -44,14 +44,6 @@ def facts(results: tune.ResultGrid) -> list[tuple[float, int]]:
     used = [row["learners"]["agent_0"]["default_optimizer_learning_rate"] for row in rows]
     assert used == [pytest.approx(row["config"]["lr"]) for row in rows]
     return list(zip(used, [row["training_iteration"] for row in rows], strict=True))
-
-
-@pytest.mark.long
-def test_asha_stops_what_lags(tmp_path):
-    scheduler = ASHAScheduler(grace_period=1, max_t=3, reduction_factor=2)
-    drawn = space(lr=tune.grid_search([1e-2, 1e-4]))
-    results = tuner(tmp_path, drawn, None, scheduler=scheduler, max_concurrent_trials=1).fit()
-    assert facts(results) == [(pytest.approx(1e-2), 3), (pytest.approx(1e-4), 1)]
 
 
 @pytest.mark.long

@@ -1,14 +1,21 @@
-"""Generalised advantage estimation against hand computation and a plain reference."""
+"""Advantages against hand computation and a plain reference, and a user's own ones."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
+from multigrid_rl.config.compose import compose
 from multigrid_rl.learn.advantages import Estimator, gae, standardise, weigh
 from multigrid_rl.learn.batches import Paths, Rollout, estimate
+from multigrid_rl.learn.losses import Rows, value_loss_of
 from multigrid_rl.models.distributions import distribution_of
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.stages import stages_of
+from tiny_runs import tiny_run
 
 GAMMA, LAM = 0.5, 0.5
 
@@ -67,7 +74,7 @@ def random_trajectories(steps: int = 60, games: int = 40) -> dict[str, np.ndarra
     return dict(zip(names, (rewards, values, next_values, terminated, done, active), strict=True))
 
 
-def reference(given, gamma: float, lam: float) -> np.ndarray:
+def by_episode(given, gamma: float, lam: float) -> np.ndarray:
     """Each episode by itself, as the sum of its discounted one-step errors, in double precision."""
     steps, games = given["values"].shape
     result = np.zeros((steps, games))
@@ -93,14 +100,7 @@ def test_matches_plain_reference_per_episode(gamma, lam):
     given = random_trajectories()
     assert (~given["active"]).any()
     assert (given["done"] & ~given["terminated"]).any()
-    np.testing.assert_allclose(gae_of(given, gamma, lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
-
-
-def test_inputs_are_unchanged_and_result_is_float32():
-    given = random_trajectories(5, 3)
-    before = {name: array.copy() for name, array in given.items()}
-    assert gae_of(given, 0.99, 0.95).dtype == np.float32
-    np.testing.assert_equal(given, before)
+    np.testing.assert_allclose(gae_of(given, gamma, lam), by_episode(given, gamma, lam), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
@@ -132,15 +132,6 @@ def test_psi_by_hand(psi, weights, targets):
     assert [column[:, 0].tolist() for column in found] == [weights, targets]
 
 
-def test_total_reward_is_per_path():
-    # The first path was under way, ends with step 1 for good, and counts from the batch's first step.
-    given = path([1, 2, 4, 8], [0, 0, 0, 0], [0, 0, 0, 0], terminated=[1], done=[1])
-    starts = np.array([[False], [False], [True], [False]])
-    weights, targets = weigh_of(given, starts, "total_reward")
-    assert weights[:, 0].tolist() == [2, 2, 8, 8]
-    assert targets[:, 0].tolist() == [2, 2, 8, 8]
-
-
 def test_time_limit_counts_as_death_if_configured():
     # Two steps of reward 1, then the time is over: worth 10 from there on, or nothing.
     discrete = distribution_of(spaces.MultiDiscrete([2]))
@@ -157,3 +148,127 @@ def test_time_limit_counts_as_death_if_configured():
             rollout.starts, rollout.done, np.zeros((1, 3)), np.zeros((1, 3)),
         )  # fmt: skip
         assert paths.weigh(np.zeros(2), np.array([10.0]), np.zeros(1), how)[1].tolist() == targets
+
+
+# --- advantages and value losses of a user's own
+
+
+SOURCE = """
+import numpy as np
+
+
+def gae(rewards, values, ends, gamma, lam):
+    weights, later = np.zeros_like(rewards), 0.0
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * values[t + 1] * ~ends[t] - values[t]
+        weights[t] = later = delta + gamma * lam * ~ends[t] * later
+    return weights, weights + values[:-1]
+
+
+def alone(rewards, values, ends, gamma, lam):
+    return rewards
+
+
+def longer(rewards, values, ends, gamma, lam):
+    return values, values
+
+
+def infinite(rewards, values, ends, gamma, lam):
+    return rewards * np.nan, rewards
+
+
+def fewer(rewards, values):
+    return rewards, rewards
+
+
+def squared(values, rows, clip):
+    return (values - rows.targets) ** 2
+
+
+def near(values, rows, clip):
+    return (values - rows.values) ** 2
+
+
+def fixed(values, rows, clip):
+    return (values.detach() - rows.targets) ** 2
+
+
+def typo(values, rows, clip):
+    return values - rows.target
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_estimates(tmp_path, monkeypatch):
+    (tmp_path / "own_estimates.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("own_estimates", None)
+
+
+class Played:
+    """Steps of four environments: an end for good, a time limit, an agent out while its team mates play on."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(7)
+        self.rewards = rng.normal(size=(12, 4)).astype(np.float32)
+        self.terminated, self.done = np.zeros((2, 12, 4), np.bool_)
+        self.terminated[3, 0] = self.done[3, 0] = self.done[6, 1] = self.terminated[4, 2] = self.done[8, 2] = True
+        self.active = np.ones((12, 4), np.bool_)
+        self.active[5:9, 2] = False
+        self.starts = np.zeros((12, 4), np.bool_)
+        self.values, self.next_values = rng.normal(size=(2, 12, 4)).astype(np.float32)
+        self.next_values[:-1][~self.done[:-1]] = self.values[1:][~self.done[:-1]]
+
+
+@pytest.mark.parametrize("timeout_terminates", [False, True])
+def test_textbook_gae_gives_ours(timeout_terminates):
+    played = Played()
+    ours, theirs = (
+        weigh(played, played.values, played.next_values, Estimator(0.9, 0.7, psi, True, timeout_terminates))
+        for psi in ("gae", "own_estimates:gae")
+    )
+    for mine, textbook in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(textbook[played.active], mine[played.active], atol=1e-5)
+
+
+def test_clipped_value_loss_by_hand():
+    rows = Rows(*torch.zeros(5, 3), values=torch.tensor([0.0, 1.0, -1.0]))
+    rows = rows._replace(targets=torch.tensor([1.0, 1.0, 1.0]))
+    values = torch.tensor([0.5, 1.1, 2.0])
+    # moved by at most 0.2: 0.2, 1.1, -0.8; the larger of both squared errors
+    wanted = torch.tensor([0.8**2, 0.1**2, 1.8**2])
+    assert torch.allclose(value_loss_of("clipped")(values, rows, 0.2), wanted)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.psi=own_estimates:alone", "train.psi=own_estimates:alone: expected weights and targets, both of the"),
+        ("train.psi=own_estimates:longer", r"shape \(3, 2\), got \[\(4, 2\), \(4, 2\)\]"),
+        ("train.psi=own_estimates:infinite", "weights: expected finite numbers"),
+        ("train.psi=own_estimates:fewer", r"arguments: expected \(rewards, values, ends, gamma, lam\), got"),
+        ("train.psi=own_estimates:nothing", "train.psi: expected module:function, got own_estimates:nothing"),
+        ("train.value_loss=own_estimates:fixed", "expected a gradient by the values, got none"),
+        ("train.value_loss=own_estimates:typo", "'Rows' object has no attribute 'target'"),
+        ("train.value_loss=huber", "train.value_loss: expected squared, clipped or module:function, got huber"),
+        ("train.psi=gea", "train.psi: expected total_reward, .* td or module:function, got gea$"),
+        ("train.clip_vloss=true", "did you mean train.value_loss"),
+    ],
+)
+def test_refused_in_one_line(override, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        stages_of(compose(["env_id=CartPole-v1", override]))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("separate", [(), ("train.pi_iters=2", "train.v_iters=3")], ids=["together", "apart"])
+def test_own_functions_train_as_ours(tmp_path, separate):
+    size = ("env_id=CartPole-v1", "train.until=512", *separate)
+    _, ours = tiny_run(tmp_path / "ours", *size)
+    own = ("train.psi=own_estimates:gae", "train.value_loss=own_estimates:squared")
+    _, theirs = tiny_run(tmp_path / "theirs", *size, *own)
+    for name in ("learner/agent_0/vf_loss", "learner/agent_0/policy_loss", "learner/agent_0/grad_norm"):
+        assert [row[name] for row in theirs] == pytest.approx([row[name] for row in ours], rel=1e-3, abs=1e-4)
+    _, clipped = tiny_run(tmp_path / "clipped", *size, "train.value_loss=clipped", "train.clip=0.01")
+    assert [row["learner/agent_0/vf_loss"] for row in clipped] != [row["learner/agent_0/vf_loss"] for row in ours]

@@ -1,7 +1,10 @@
 """Frozen players on disk: what was written is what plays, and everything else is refused in one line."""
 
+import copy
 import json
 import pickle
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +14,16 @@ import pytest
 import safetensors.torch
 import torch
 
-from bundles import MLP, ONE, bundle, edit, everything, network, refusal, unchanged, vouch
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_network, sha256_of
+from bundles import MLP, ONE, bundle, edit, network, refusal, unchanged, vouch
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.files import data_root
+from multigrid_rl.players import catalogue
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.streams import Streams
-from multigrid_rl.types import SeatView
 
 FOUR = replace(ONE, blue=2, red=2)
 
@@ -56,23 +61,6 @@ def test_written_player_plays_same_actions(folder):
     )
     np.testing.assert_equal(written, read)
     assert another.returns.tolist() != written.returns.tolist()
-
-
-def test_weights_survive_bit_for_bit(folder, tmp_path):
-    loaded = read_network(folder, read_card(folder)).state_dict()
-    assert {name: value.numpy().tobytes() for name, value in loaded.items()} == {
-        name: value.numpy().tobytes() for name, value in network().state_dict().items()
-    }
-    assert everything(bundle(tmp_path / "again", name="tester")) == everything(folder)
-
-
-def test_greedy_player_takes_likeliest_action():
-    net, tokens = network(), np.random.default_rng(1).integers(0, 4, (9, ONE.num_tokens)).astype(np.uint8)
-    player = FrozenPlayer("g", net, "", greedy=True)
-    for seed in range(3):
-        rng = Streams(seed, np.arange(9, dtype=np.int64))
-        actions, _ = player.act(SeatView(tokens, None, 0), player.initial_state(9), rng)
-        assert actions.tolist() == net(torch.from_numpy(tokens))[0].argmax(1).tolist()
 
 
 def test_player_is_never_overwritten(folder):
@@ -220,12 +208,6 @@ def test_rejects_player_of_another_seat_or_game(seat, spec, changes, message, fo
         Catalogue(folder.parent).seat(str(folder), spec, seat)
 
 
-def test_player_sees_opposite_seat_from_own_side(folder):
-    catalogue = Catalogue(folder.parent)
-    assert catalogue.seat(str(folder), ONE, "red_0").player.mirrored is False
-    assert catalogue.seat(str(folder), ONE, "blue_0").player.mirrored is True
-
-
 def test_rejects_card_hash_differing_from_catalogue(folder):
     entry = f"players:\n  tester: {{scenario: 1v1, seats: [red_0], sha256: {'a' * 64}}}\n"
     (folder.parent / CATALOGUE_FILE).write_text(entry)
@@ -245,12 +227,164 @@ def test_rejects_malformed_catalogue(text, folder):
     assert "\n" not in str(caught.value)
 
 
-def test_factory_rejects_player_differing_from_announced(folder):
-    def factory(sha: str) -> MatchFactory:
-        return MatchFactory(ONE, {"blue_0": {str(folder): 1.0}}, folder.parent, {str(folder): sha}, seed=1)
+# --- opponents that travel: a packed factory plays the same games without its folder, and checks what arrived
 
-    announced = read_card(folder).sha256
-    assert factory(announced).build(2, 0).specs.learning == ("red_0",)
-    replace_weights(folder, lambda weights: weights["bias"].add_(1))
-    with pytest.raises(PlayerError, match=rf"^scenario\.seats\.blue_0=.*: sha256: expected {announced}, got "):
-        factory(announced).load()
+
+SHIPPED = data_root() / "checkpoints"
+TEAM = "scenario.seats.blue_0={0} scenario.seats.blue_1={0}"
+
+
+@pytest.fixture
+def shipped(tmp_path) -> Path:
+    """A copy of the project's players that may be damaged."""
+    return Path(shutil.copytree(SHIPPED, tmp_path / "checkpoints"))
+
+
+def factory_of(shipped: Path, *overrides: str) -> MatchFactory:
+    factory = env_factory(compose([f"checkpoints={shipped}", *overrides]))
+    assert isinstance(factory, MatchFactory)
+    return factory
+
+
+def played(factory, games: int = 6, steps: int = 25) -> list[np.ndarray]:
+    """All that learning units see and are paid when everybody who learns does the same things."""
+    env = factory.build(games, 3)
+    rng, kept = np.random.default_rng(1), []
+    for _ in range(steps):
+        step = env.step({agent.name: rng.integers(0, 7, (games, len(agent.seats))) for agent in env.specs.agents})
+        kept += [array.copy() for part in (step.observations, step.rewards) for array in part.values()]
+    return kept
+
+
+def sent(factory: MatchFactory) -> MatchFactory:
+    """As it arrives in another process."""
+    arrived: MatchFactory = pickle.loads(pickle.dumps(factory))
+    return arrived
+
+
+def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFactory:
+    """The factory with other bytes in it than were packed."""
+    other = sent(factory)
+    other.catalogue.given[name] = other.catalogue.given[name]._replace(**changes)
+    return other
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["scenario=1v1"],
+        ["scenario=1v1", "scenario.seats.blue_0=blue-rookie:3,random:1,blue-adept:1"],
+        ["scenario=1v1", "scenario.seats.blue_0=key-runner"],
+        ["scenario=1v1", "scenario.seats.blue_0=learn", "scenario.seats.red_0=blue-rookie"],
+        ["scenario=2v2", *TEAM.format("2v2-rookie").split()],
+        ["scenario=coop"],
+    ],
+    ids=["frozen", "mixture", "scripted", "mirrored", "team", "empty"],
+)
+def test_packed_factory_plays_same_games_without_folder(overrides, shipped):
+    plain = factory_of(shipped, *overrides)
+    expected, packed = played(plain), sent(plain.packed())
+    players = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
+    shutil.rmtree(shipped)
+    np.testing.assert_equal(expected, played(packed))
+    assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == players
+
+
+def test_folder_player_is_packed_too(shipped, tmp_path, monkeypatch):
+    shutil.move(shipped / "blue-adept", tmp_path / "handed-in")
+    monkeypatch.chdir(tmp_path)
+    plain = factory_of(shipped, "scenario=1v1", "scenario.seats.blue_0=./handed-in")
+    expected, packed = played(plain), sent(plain.packed())
+    shutil.rmtree(tmp_path / "handed-in")
+    with pytest.raises(PlayerError, match=r"got \./handed-in: no such folder"):
+        sent(plain).build(1, 0)
+    np.testing.assert_equal(expected, played(packed))
+
+
+def test_players_are_read_once_for_all_environments(shipped, monkeypatch):
+    seen, read = [], catalogue.read_network
+    monkeypatch.setattr(catalogue, "read_network", lambda source, card: seen.append(source) or read(source, card))
+    plain = factory_of(shipped, "scenario=1v1")
+    plain.load()
+    for factory in (plain, copy.deepcopy(plain)):
+        factory.build(2, 0)
+        factory.build(1, 5)
+    assert len(seen) == 1
+    sent(plain).load()  # another process checks for itself
+    assert len(seen) == 2
+
+
+def test_rejects_packing_file_changed_since_loading(shipped):
+    plain = factory_of(shipped, "scenario=1v1")
+    plain.load()
+    shutil.rmtree(shipped / "blue-rookie")
+    shutil.copytree(shipped / "blue-adept", shipped / "blue-rookie")
+    with pytest.raises(PlayerError, match="blue-rookie"):
+        plain.packed()
+
+
+def test_packed_size_counts_each_player_once(shipped):
+    names = ("blue-rookie", "blue-adept")
+    files = sum((shipped / name / file).stat().st_size for name in names for file in (CARD_FILE, MODEL_FILE))
+    mixed = factory_of(shipped, "scenario=1v1", "scenario.seats.blue_0=blue-rookie:1,blue-adept:1")
+    assert files < len(pickle.dumps(mixed.packed())) < files + 5_000
+    assert len(pickle.dumps(mixed)) < 5_000
+    team = factory_of(shipped, "scenario=2v2", *TEAM.format("2v2-rookie").split()).packed()
+    once = sum((shipped / "2v2-rookie" / file).stat().st_size for file in (CARD_FILE, MODEL_FILE))
+    assert len(pickle.dumps(team)) < once + 5_000
+
+
+def test_packing_is_idempotent_without_reading(shipped):
+    packed = factory_of(shipped, "scenario=1v1").packed()
+    shutil.rmtree(shipped)
+    assert pickle.dumps(packed.packed()) == pickle.dumps(packed)
+
+
+def test_rejects_substituted_player_with_packed_hash(shipped):
+    packed = factory_of(shipped, "scenario=1v1").packed()
+    other = read_files(SHIPPED / "blue-adept")
+    listed, found = read_card(SHIPPED / "blue-rookie").sha256, read_card(SHIPPED / "blue-adept").sha256
+    swapped = with_files(packed, "blue-rookie", card=other.card, model=other.model)
+    with pytest.raises(PlayerError, match=rf"sha256: expected {listed[:16]}\.\.\. of the catalogue, got {found[:16]}"):
+        swapped.load()
+    swapped.catalogue.entries.clear()  # a player of a folder stands in no catalogue
+    with pytest.raises(PlayerError, match=rf"blue_0=blue-rookie: sha256: expected {listed}, got {found}$"):
+        swapped.load()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda sent: {"model": sent.model[:-1] + b"?"}, r"sha256: expected \w+\.\.\. of its card, got "),
+        (lambda sent: {"model": sent.model[:1000]}, r"expected the \d+ bytes of its card, got 1000 bytes"),
+        (lambda sent: {"card": sent.card.replace(b"{", b'{"colour": 3,', 1)}, r"card\.json: colour: Extra inputs"),
+    ],
+    ids=["another byte", "a part", "another card"],
+)
+def test_rejects_what_arrived_damaged_as_from_folder(change, message, shipped):
+    packed = factory_of(shipped, "scenario=1v1").packed()
+    torn = with_files(packed, "blue-rookie", **change(read_files(SHIPPED / "blue-rookie")))
+    with pytest.raises(PlayerError, match=rf"^scenario\.seats\.blue_0=blue-rookie: [^\n]*{message}[^\n]*$"):
+        torn.load()
+
+
+@pytest.mark.parametrize("broken", [CARD_FILE, MODEL_FILE])
+def test_rejects_packing_unreadable_files(broken, shipped):
+    factory = factory_of(shipped, "scenario=1v1")
+    (shipped / "blue-rookie" / broken).unlink()
+    with pytest.raises(PlayerError, match=rf"{re.escape(broken)}: cannot be read: No such file"):
+        factory.packed()
+
+
+def test_packed_catalogue_lists_only_requested_players(shipped):
+    packed = Catalogue(shipped).packed(["blue-rookie", "random"])
+    shutil.rmtree(shipped)
+    assert packed.names()[-1] == "blue-rookie"
+    assert packed.strength("random") == Catalogue(SHIPPED).strength("random")
+    assert packed.strength("blue-rookie") == Catalogue(SHIPPED).strength("blue-rookie")
+    assert not (shipped / CATALOGUE_FILE).exists()
+
+
+def test_package_environments_have_nothing_to_pack():
+    factory = env_factory(compose(["env_id=CartPole-v1"]))
+    assert factory.packed() is factory

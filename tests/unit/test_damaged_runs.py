@@ -1,13 +1,18 @@
-"""Run folders that somebody damaged or made up: one line from every verb that reads them."""
+"""Run folders as they were written, and those that were damaged or made up: one line from every verb."""
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from commands import call, complaint, has_verb
+from multigrid_rl.cli.output import write_file
+from multigrid_rl.gates import Gate
 from multigrid_rl.runs.provenance import circumstances
-from run_folders import write_run
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.text import ConfigError
+from run_folders import three_seeds, write_run
 
 BOMB = "a: &a [1, 1]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)).replace("*a0", "*a")
 
@@ -143,3 +148,56 @@ def test_rejects_damaged_names_of_latest_checkpoint(whole, tmp_path, name):
 def test_recorded_command_can_be_typed_again(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/home/ada/multigrid_rl/__main__.py", "train", "scenario=1v1"])
     assert circumstances()["command"] == "multigrid-rl train scenario=1v1"
+
+
+# --- a whole folder is read as it was written
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    return three_seeds(tmp_path)
+
+
+def test_series_holds_reports_and_skips_missing_values(runs):
+    series = read_run(runs[0]).series
+    assert series["episode_len_mean"].env_steps.tolist() == [100, 200, 300, 400]
+    assert series["episode_len_mean"].values.tolist() == [40, 30, 20, 10]
+    assert "entropy/red_0" not in series  # null at every report, 9 only between them
+
+
+def test_skips_torn_last_line_and_rejects_damaged_lines(runs):
+    file = runs[0] / "metrics.jsonl"
+    whole = file.read_text()
+    file.write_text(whole + '{"env_steps": 500, "epis')
+    assert read_run(runs[0]).env_steps == 400
+    file.write_text("nonsense\n" + whole)
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 1: expected a JSON object, got"):
+        read_run(runs[0])
+
+
+def test_run_gates_come_from_its_verdict(runs):
+    verdict = json.loads((runs[0] / "verdict.json").read_text())
+    verdict["gates"][1] |= {"hold": "share", "share": 0.8}
+    (runs[0] / "verdict.json").write_text(json.dumps(verdict))
+    first, second = read_run(runs[0]).gates
+    assert first == Gate("episode_len_mean", "<=", 20.0, hold="every", window=50)
+    assert second == Gate("return_mean/red_0", ">=", 1.3, hold="share", share=0.8, window=50)
+
+
+def test_failed_write_keeps_old_file_and_no_temporary(tmp_path, monkeypatch):
+    path = tmp_path / "made" / "page.html"
+    write_file(path, b"old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ConfigError, match="expected a file that can be written, got No space left on device"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_folder_that_is_not_there_is_not_called_one_without_a_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere: expected a run folder, got none there$"):
+        read_run(tmp_path / "nowhere")

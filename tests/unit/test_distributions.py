@@ -1,4 +1,4 @@
-"""Distributions over actions against torch's own, and against closed forms."""
+"""Distributions over actions against torch's own and closed forms; draws fill boxes of any bounds."""
 
 import math
 
@@ -8,8 +8,13 @@ import torch
 from gymnasium import spaces
 from torch import distributions as theirs
 
+from multigrid_rl.config.compose import compose
+from multigrid_rl.envs.base import flat_actions, native, unsupported_actions
 from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of, sample
 from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training.stages import _trial_network
+from multigrid_rl.types import AgentSpec
 
 ALMOST_1 = 1 - 2.0**-53
 
@@ -26,21 +31,6 @@ def row(*values: float) -> np.ndarray:
     return np.array([values], np.float32)
 
 
-@pytest.mark.parametrize(
-    "logits", [(0, 0, 0, 0, 0, 0, 0), (1, 2, 3, 0, -1, -2, 0.5), (5, 5, -50, 0, 0, 0, 0), (-3, -3, -3, -3, -3, -3, 2)]
-)
-def test_frequencies_follow_softmax(logits):
-    draws = 40_000
-    drawn = sample(np.tile(row(*logits), (draws, 1)), streams(draws).uniform(1)).actions
-    expected = torch.softmax(torch.tensor(logits, dtype=torch.float64), 0).numpy() * draws
-    observed = np.bincount(drawn, minlength=7)
-    likely = expected > 1
-    assert observed[~likely].sum() <= 5
-    chi_square = ((observed - expected)[likely] ** 2 / expected[likely]).sum()
-    # 99.9 % quantile of chi-square with 6 degrees of freedom; fewer likely actions only lower it.
-    assert chi_square < 22.46
-
-
 @pytest.mark.parametrize(("uniform", "action"), [(0.0, 0), (0.2499, 0), (0.25, 1), (0.4999, 1), (0.5, 2), (0.75, 3)])
 def test_uniform_number_selects_by_cumulative_distribution(uniform, action):
     assert sample(row(0, 0, 0, 0), np.array([[uniform]])).actions[0] == action
@@ -54,14 +44,6 @@ def test_extreme_logits_do_not_overflow(top):
     assert drawn.actions.tolist() == [top, top]
     assert drawn.logp.tolist() == [0.0, 0.0]
     assert drawn.entropy.tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("level", [-1e30, -1e4, 1e4, 1e30])
-def test_softmax_ignores_common_offset(level):
-    drawn = sample(np.full((1, 7), level, np.float32), np.array([[0.5]]))
-    assert drawn.actions[0] == 3
-    assert drawn.logp[0] == pytest.approx(-np.log(7))
-    assert drawn.entropy[0] == pytest.approx(np.log(7))
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
@@ -132,17 +114,6 @@ def test_mode_is_likeliest_choice_per_component(choices):
     wanted = np.stack([part.argmax(axis=1) for part in parts], axis=1)
     np.testing.assert_array_equal(Categorical(choices).mode(outputs), wanted)
     assert Categorical(choices).bounded(wanted) is wanted
-
-
-@pytest.mark.parametrize("choices", [(3, 3), (2, 4, 3)], ids=str)
-def test_component_gradients_equal_torch(choices):
-    ours, given = Categorical(choices), torch.from_numpy(random_outputs(sum(choices), 20))
-    actions = torch.stack([torch.arange(20) % count for count in choices], 1)
-    found, wanted = given.clone().requires_grad_(), given.clone().requires_grad_()
-    (ours.log_prob(found, actions).sum() + 0.3 * ours.entropy(found).sum()).backward()
-    parts = parts_of(wanted, choices)
-    (sum(p.log_prob(actions[:, c]).sum() + 0.3 * p.entropy().sum() for c, p in enumerate(parts))).backward()
-    torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-5)
 
 
 # --- continuous actions
@@ -217,11 +188,91 @@ def test_rejects_space_of_another_kind():
         distribution_of(spaces.Discrete(3))
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 10.0])
-def test_log_probability_and_entropy_equal_torch(scale):
-    logits = random_logits(500, scale)
-    drawn = sample(logits, streams(500).uniform(1))
-    reference = theirs.Categorical(logits=torch.from_numpy(logits).double())
-    wanted = reference.log_prob(torch.from_numpy(drawn.actions).long()).numpy()
-    np.testing.assert_allclose(drawn.logp, wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(drawn.entropy, reference.entropy().numpy(), rtol=1e-5, atol=1e-5)
+# --- boxes far from 0, on one side of it, wide or narrow: without a word of the user's, draws fill them
+
+
+INF = np.inf
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bound"),
+    [
+        ([-1] * 6, [1] * 6, "clip"),  # HalfCheetah, LunarLander and the walker
+        ([-2], [2], "clip"),  # Pendulum
+        ([-0.4] * 17, [0.4] * 17, "clip"),  # Humanoid
+        ([-0.2], [1], "clip"),
+        ([-1, 0, 0], [1, 1, 1], "clip3"),  # CarRacing
+        ([0] * 5, [1] * 5, "clip3"),  # the numbers of PettingZoo's mpe
+        ([-1], [0], "clip3"),
+        ([1], [3], "clip3"),
+        ([-INF], [INF], "clip"),
+        ([0], [INF], "clip"),
+        ([-1, -INF], [1, INF], "clip"),
+        ([300], [500], "clip3"),
+        ([0], [1000], "clip3"),
+        ([-10], [10], "clip3"),
+        ([5], [6], "clip3"),
+        ([-0.001], [0.001], "clip3"),
+        ([-1, 300], [1, 500], "clip3"),
+        ([-3.4e38], [3.4e38], "clip"),  # as good as none
+    ],
+)
+def test_unsaid_bound_of_boxes_far_wide_narrow_and_on_one_side(low, high, bound):
+    assert Gaussian(low, high, None).bound == bound
+
+
+@pytest.mark.parametrize(("low", "high"), [(300, 500), (0, 1000), (-1000, 10), (5, 6), (0, 0.01), (0, 1), (1, 3)])
+def test_draws_before_anything_is_learned_reach_all_of_a_box(low, high):
+    ours = distribution_of(spaces.Box(low, high, (1,)))
+    drawn = ours.bounded(np.random.default_rng(0).normal(size=(10_000, 1)).astype(np.float32))
+    where = (drawn - low) / (high - low)
+    assert np.ptp(where) > 0.95
+    assert 0.1 < where.std() < 0.35
+    assert (np.diff(np.sort(where[:, 0])) < 0.2).all()
+
+
+def test_cloning_counts_actions_of_a_far_box_where_their_draws_lie():
+    ours, plain = Gaussian([300], [500], None), Gaussian([-3], [3], "clip")
+    outputs = torch.tensor([[0.5, -0.3]]).repeat(3, 1)
+    far, near = torch.tensor([[300.0], [450.0], [500.0]]), torch.tensor([[-3.0], [1.5], [3.0]])
+    for loss in ("cloning_loss", "uncensored_loss"):
+        torch.testing.assert_close(getattr(ours, loss)(outputs, far), getattr(plain, loss)(outputs, near))
+
+
+@pytest.mark.parametrize(("bound", "warned"), [("clip", 1), ("null", 0), ("tanh", 0)])
+def test_clip_that_leaves_few_actions_of_a_box_is_told_before_the_start(bound, warned, caplog):
+    config = compose(["env_id=Pendulum-v1", f"model.bound={bound}"])
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(300, 500, (1,)))
+    _trial_network(agent, config.model.model_dump(), config.train.functions)
+    assert [record.message.count("model.bound: ") for record in caplog.records] == [1] * warned
+    assert "300 to 500" in caplog.text or not warned
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-0.3, 0.3, (1,), np.float64),
+        spaces.Box(np.array([0.1, -0.7]), np.array([0.7, 0.3]), dtype=np.float64),
+        spaces.Box(-(2**31), 2**31 - 1, (2, 2), np.int32),
+        spaces.Box(0, 2**32 - 1, (1,), np.uint32),
+        spaces.Box(-(2**63), 2**63 - 1, (1,), np.int64),
+        spaces.Box(-1e300, np.inf, (1,), np.float64),
+    ],
+)
+def test_actions_at_bounds_that_float32_rounds_are_actions_of_the_box(space):
+    flat = flat_actions(space)
+    ours = Gaussian(flat.low, flat.high, None)
+    ends = np.stack([ours.bounded(np.full(flat.shape, end, np.float32)) for end in (-3e38, 3e38)])
+    assert all(space.contains(action) for action in native(space, ends))
+
+
+@pytest.mark.parametrize(("key", "value"), [("bound", "tanh"), ("bound", "clip3"), ("head", "tanh-gaussian")])
+def test_boxes_whose_width_is_no_number_are_clipped_alone(key, value):
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (2,)), spaces.Box(-3e38, 3e38, (1,)))
+    architecture = {**compose(["env_id=Pendulum-v1"]).model.model_dump(), key: value}
+    with pytest.raises(ConfigError, match=rf"model\.{key}: expected head gaussian .*, got .*{value}"):
+        _trial_network(agent, architecture, {})
+
+
+def test_a_box_without_width_is_refused_by_its_space():
+    assert "low bounds" in unsupported_actions(spaces.Box(1.0, 1.0 + 1e-12, (1,), np.float64))

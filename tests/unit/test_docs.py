@@ -1,27 +1,31 @@
-"""Docs say what the code does."""
+"""Docs say what the code does, hints can be typed, the yardsticks count, skips and extras say what they need."""
 
 import ast
 import importlib
+import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from commands import has_verb
 from composing import GAMES
-from doc_blocks import check_starts
+from doc_blocks import ROOT, check_starts, loaded
+from lacking import enabled_by
+from multigrid_rl import files
 from multigrid_rl.config.compose import compose, load_scenario
 from multigrid_rl.metrics import glossary
-from multigrid_rl.types import Board, GameSpec, RewardWeights
-from multigrid_rl.world import constants as c
-from multigrid_rl.world.events import best_return
-from multigrid_rl.world.state import view_tables
+from multigrid_rl.training import screen as live
+from tools import house
 from tools.house import ADDONS
 
-ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -67,51 +71,6 @@ def test_imports_of_snippets_exist():
     assert missing == []
 
 
-def test_the_table_of_tokens_is_that_of_the_cell_codes():
-    rows = {
-        "door, locked": [c.DOOR_LOCKED],
-        "door, closed and not locked": [c.DOOR_CLOSED],
-        "door, open": [c.DOOR_OPEN],
-        "key, never picked up": [c.KEY],
-        "key, picked up before": [c.KEY + 1],
-        "ball": [c.BALL],
-        "agent, by heading": [c.AGENT + heading for heading in range(4)],
-    }
-    page, codes = doc("extending.md"), {c.UNSEEN, c.EMPTY, c.WALL}
-    assert "| unseen, empty, wall | 0, 1, 2 | 0, 1, 2 |" in page
-    assert (c.UNSEEN, c.EMPTY, c.WALL) == (0, 1, 2)
-    for what, (first, *_) in rows.items():
-        line = re.search(rf"^\| {what} \| (.*) \| (.*) \|$", page, re.MULTILINE)
-        red, blue = ([int(code) for code in cell.split(", ")] for cell in line.groups())
-        assert red == rows[what]
-        # Blue's are the same things in the other colour.
-        assert c.CELL[red][:, [0, 2]].tolist() == c.CELL[blue][:, [0, 2]].tolist()
-        assert {c.COLOURS[k] for k in c.CELL[red][:, 1]} == {"red"}
-        assert {c.COLOURS[k] for k in c.CELL[blue][:, 1]} == {"blue"}
-        assert c.TYPES[c.CELL[first][0]] == what.split(",")[0]
-        codes |= {*red, *blue}
-    assert codes == set(range(c.NUM_CODES))
-    words = " ".join(page.split())
-    assert f"Actions: {', '.join(f'{k} {name}' for k, name in enumerate(c.ACTIONS))}." in words
-    missions = ", ".join(f'{k} "{text}"' for k, text in enumerate(c.MISSIONS))
-    assert f"Missions: {missions}." in words
-    assert re.findall(r"^\| `(\w+)` \(N, ", page, re.MULTILINE) == list(Board._fields)
-
-
-def test_the_docs_have_the_order_of_cells_in_a_view():
-    words, size, x, y = " ".join(doc("extending.md").split()), 3, 7, 3
-    assert "cell `i * V + j` is `i - V // 2` to its right and `V - 1 - j` ahead of it" in words
-    assert "`V // 2 * V + V - 1 - n` is `n` cells ahead" in words
-    seen, pose = view_tables(size).cells, c.cell_index(x, y) * 4
-    for i in range(size):
-        for j in range(size):
-            right, ahead = i - size // 2, size - 1 - j
-            assert seen[pose, i * size + j] == c.cell_index(x + ahead, y + right)  # heading +x, down is to the right
-            assert seen[pose + 3, i * size + j] == c.cell_index(x + right, y - ahead)
-    for n in range(size):
-        assert seen[pose, size // 2 * size + size - 1 - n] == c.cell_index(x + n, y)
-
-
 def test_the_page_of_the_game_has_every_scenario_as_it_is():
     told = re.findall(r"^\| `([\w-]+)` \| (\d) \| (\d) \| (.*) \|$", doc("game.md"), re.MULTILINE)
     yes = {True: "yes", False: "no"}
@@ -122,60 +81,6 @@ def test_the_page_of_the_game_has_every_scenario_as_it_is():
                 yes[spec.mission_observed]]  # fmt: skip
         assert (int(blue), int(red), rest) == (spec.blue, spec.red, " | ".join(map(str, rows)))
     assert {load_scenario(name).spec for name, *_ in told} == {load_scenario(name).spec for name in GAMES}
-
-
-def test_the_page_of_the_game_has_the_rewards_as_they_are():
-    page, pays = doc("game.md"), RewardWeights()
-    balls = [pays.ball_pickup * pays.ball_discount ** (2**k) for k in range(5)]
-    for number in (f"| {pays.key_pickup} |", f"| {pays.eliminated_opponent} |", f"| {pays.got_eliminated:g} |",
-                   f"| {pays.invalid_pickup} |", ", ".join(f"{ball:.3g}" for ball in balls), "1.5087"):  # fmt: skip
-        assert number in page
-    both = best_return(GameSpec(blue=0, obstacle=True, death_match=False), "red")
-    assert both == pytest.approx(0.5 + 1.5087 + 1, abs=5e-5)
-    assert [row for row in c.ACTIONS if f"| {row} |" not in page] == []
-    assert [mission for mission in c.MISSIONS if mission not in " ".join(page.split())] == []
-
-
-def test_cited_sections_of_the_game_exist():
-    """Code and configurations cite ``docs/game.md, section N``."""
-    sections = set(re.findall(r"^## (\d+)\. ", doc("game.md"), re.MULTILINE))
-    cited = []
-    for room in ("multigrid_rl", "configs", "tests", "benchmarks", "tools"):
-        for file in (file for ending in ("*.py", "*.yaml") for file in (ROOT / room).rglob(ending)):
-            cited += re.findall(r"game\.md, sections?([\d, and]+)", file.read_text(encoding="utf-8"))
-    assert len(cited) >= 20
-    assert {number for part in cited for number in re.findall(r"\d+", part)} <= sections
-
-
-def test_lists_stay_lists_on_the_site():
-    """Python's Markdown wants four blanks before a block below a bullet, and an empty line behind it."""
-    wrong = []
-    for page in PAGES:
-        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-        wrong += re.findall(r"^\* .*\n(?: .*\n)*\n {1,3}\S.*|^ {4}.*\n\* .*", text, re.MULTILINE)
-    assert wrong == []
-
-
-def test_tables_are_tables_on_the_site():
-    """A head with other columns than its line of dashes stays text there."""
-    wrong, found = [], 0
-    for page in PAGES:
-        for head, rule in re.findall(r"^(\|.*)\n(\|[-:| ]+\|)$", page.read_text(encoding="utf-8"), re.MULTILINE):
-            found += 1
-            if re.sub(r"\\\||`[^`]*`", "", head).count("|") != rule.count("|"):
-                wrong.append((page.name, head))
-    assert found > 50
-    assert wrong == []
-
-
-def test_the_readme_is_short():
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 90
-    assert [line for line in lines if len(line) > 120] == []
-    pictures = [name for line in lines for name in re.findall(r"^!\[.*\]\(docs/images/(.*)\)$", line)]
-    made = (ROOT / "tools" / "pictures.py").read_text(encoding="utf-8")
-    assert [name for name in pictures if name not in made] == []
-    assert any(name.endswith(".gif") for name in pictures)
 
 
 def commands_of(*pages: str) -> list[str]:
@@ -196,11 +101,6 @@ def test_commands_would_start(line):
         compose([word.replace("seeds=0..9", "seed=0") for word in typed if word != "cluster=ray"])
     elif program == "make" or has_verb(words[0]):
         check_starts(line)
-
-
-def test_every_guide_is_in_a_menu_of_the_site():
-    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in menu] == []
 
 
 @pytest.mark.parametrize(
@@ -229,5 +129,200 @@ def test_make_passes_on_what_is_typed(tmp_path, typed, ran):
     assert " ".join(shlex.split(done.stdout)[1:]) == ran
 
 
-def test_the_page_of_the_architecture_is_short():
-    assert len(doc("architecture.md").splitlines()) <= 120
+# --- hints of a run are read alike by sh, bash and zsh
+
+
+SHELLS = [
+    pytest.param(shell, marks=pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not installed"))
+    for shell in ("sh", "bash", "zsh")
+]
+#: What takes the place of a program: it prints its words, each ended by a zero byte.
+_STUB = "#!/bin/sh\nprintf '%s\\0' \"$@\"\n"
+
+
+def words_by(shell: str, lines: list[str], folder: Path) -> list[list[str]]:
+    """Return the words that a shell hands to the programs of each line, with whatever it complains of."""
+    stubs, empty = folder / "stubs", folder / shell
+    for path in (stubs, empty, *(empty / "runs" / arm / "0" for arm in ("a", "b", "ref"))):  # runs/a/*
+        path.mkdir(parents=True, exist_ok=True)
+    for name in ("multigrid-rl", "make", "head"):
+        (stubs / name).write_text(_STUB)
+        (stubs / name).chmod(0o755)
+    lines = [line.replace(".venv/bin/", "") for line in lines]
+    script = "".join(f"(eval {shlex.quote(line)}) 2>&1 </dev/null; printf '\\001'\n" for line in lines)
+    command = [shutil.which(shell), *(["-f"] if shell == "zsh" else []), "-c", script]
+    run = subprocess.run(command, check=False, cwd=empty, env={"PATH": str(stubs)}, capture_output=True, text=True)
+    return [answer.split("\0")[:-1] or [answer] for answer in run.stdout.split("\1")[:-1]]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_hint_of_a_run_survives_the_shell(shell, tmp_path):
+    """Also where the run's folder has letters that mean something to a shell."""
+    run = Path("runs/it's [a] {b,c} run")
+    gate = {"metric": "return_mean/red_0", "comparison": ">=", "bound": 1, "value": 0.5, "held": False, "met": False}
+    counts = dict.fromkeys(("seconds", "policy_updates", "env_steps_per_s", "env_steps"), 10**6)
+    verdict = {"held": False, "ended": "until", "stage": 0, "stages": 1, "gates": [gate], "checkpoint": "x", **counts}
+    verdict["last_report"] = {}
+    told = []
+    for typed in (["scenario=1v1"], ["scenario=1v1", "experiment=none"], ["scenario=coop", "experiment=none"]):
+        told += [line.replace("\\[", "[") for line in live.closing_lines(verdict, run, compose(typed))]
+    lines = [part for line in told for part in re.findall(r"(?:next: +|`)(multigrid-rl .*?)(?:`|$)", line)]
+    assert len(lines) >= 9
+    assert all(str(run) in words for words in words_by(shell, lines, tmp_path)), lines
+
+
+# --- the yardsticks of the code base
+
+
+#: Modules and lines of ours that the whole process of a plain run may have loaded at its end.
+LOADED = (80, 15_700)
+
+#: A sitecustomize that tells at a command's end which modules of ours it has, and their files.
+COUNT = """
+import atexit, json, sys
+def tell():
+    ours = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "multigrid_rl"}
+    print(json.dumps(ours))
+atexit.register(tell)
+"""
+
+
+def loaded_by(folder: Path, *words: str) -> tuple[list[str], int]:
+    """Modules of ours that the real command has loaded at its end, and their lines."""
+    (folder / "sitecustomize.py").write_text(COUNT)
+    ours = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    command = [str(Path(sys.executable).with_name("multigrid-rl")), *words]
+    done = subprocess.run(command, cwd=folder, env=ours, capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    return list(loaded), sum(Path(file).read_text(encoding="utf-8").count("\n") for file in loaded.values())
+
+
+def write(root: Path, **sources: str) -> Path:
+    for name, text in {"__init__": "", **sources}.items():
+        (root / f"{name}.py").write_text(text)
+    return root
+
+
+def test_counts_of_a_toy_package(tmp_path):
+    package = tmp_path / "toy"
+    package.mkdir()
+    (package / "league").mkdir()
+    write(package / "league", pool="class Pool:\n    pass\n")
+    write(
+        package,
+        a="from toy import b\nfrom toy.league.pool import Pool\n\n\ndef f():\n    import toy.c\n",
+        b="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import toy.c\n",
+        c="# why\nimport ray._private.worker\n",
+    )
+    modules = house.modules_of(package)
+    assert house.closure_of(modules, "toy.a") == {"toy", "toy.a", "toy.b", "toy.league", "toy.league.pool"}
+    assert house.functions_of(modules) == [2]
+    assert house.private_names_of_ray(modules) == ["ray._private"]
+    rows = {name: value for name, value, _ in house.rows_of(package)}
+    assert (rows["modules"], rows["classes"]) == (6, 1)
+    assert rows["lines of the package"] - rows["of them the core's"] == 2
+
+
+def test_plain_run_as_it_is_typed_loads_little_of_ours_and_no_add_on(tmp_path):
+    words = ("train", "scenario=1v1", "--until", "8192", "run_dir=run", "train.threads=1")
+    loaded, lines = loaded_by(tmp_path, *words)
+    assert "multigrid_rl.cli.main" in loaded
+    assert len(loaded) <= LOADED[0]
+    assert lines <= LOADED[1]
+    assert {name.split(".")[1] for name in loaded if "." in name} & set(house.ADDONS) == set()
+
+
+TESTS = Path(__file__).parents[1]
+
+
+def reasons_in(file: Path) -> list[str]:
+    """Why tests of a file may be skipped."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name, keywords = ast.unparse(node.func), {word.arg: word.value for word in node.keywords}
+        if name in {"pytest.skip", "pytest.importorskip", "pytest.mark.skipif", "pytest.mark.skip"}:
+            found.append(ast.unparse(keywords.get("reason", node.args[0])))
+    return found
+
+
+def test_whatever_may_be_skipped_says_what_would_enable_it():
+    reasons = {why: file.name for file in TESTS.rglob("*.py") for why in reasons_in(file)}
+    assert len(reasons) > 15
+    built = {"LACKS": "Postgres, psycopg", "f'{shell} is not installed'": "zsh"}
+    assert {why: where for why, where in reasons.items() if not enabled_by(built.get(why, why))} == {}
+
+
+# --- what an environment is filled by: uv with the settings of pip, or pip
+
+
+install = loaded(ROOT / "tools" / "install.py")
+PIP_CONFIG = """:env:.find-links='/wheels /more'
+global.cert='/etc/own.crt'
+global.extra-index-url='https://a/simple\\nhttps://b/simple'
+global.index-url='https://files/simple'
+install.index-url='https://install/simple'
+"""
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Commands that would run, of which none does; each ends as ``status`` says."""
+    commands, status = [], {}
+
+    def run(command, **_):
+        commands.append(command)
+        code = next((code for word, code in status.items() if word in command), 0)
+        if code and _.get("check"):
+            raise subprocess.CalledProcessError(code, command)
+        return SimpleNamespace(returncode=code, stdout=PIP_CONFIG)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.delenv("INSTALLER", raising=False)
+    return commands, status
+
+
+def test_uv_has_the_settings_of_pip(ran, monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("UV_FIND_LINKS", "/own")
+    variables = install.uv(install.pip_settings())
+    assert variables["UV_DEFAULT_INDEX"] == "https://install/simple"
+    assert variables["UV_INDEX"] == "https://a/simple https://b/simple"
+    assert variables["SSL_CERT_FILE"] == "/etc/own.crt"
+    assert variables["UV_FIND_LINKS"] == "/own"  # uv's own come first
+    monkeypatch.delenv("UV_FIND_LINKS")
+    assert install.uv(install.pip_settings())["UV_FIND_LINKS"] == "/wheels,/more"
+
+
+@pytest.mark.parametrize("why", ["unknown setting", "asked for", "no uv"])
+def test_pip_installs_where_uv_cannot(ran, monkeypatch, why):
+    settings, (commands, status) = install.pip_settings(), ran
+    if why == "unknown setting":
+        settings["require-hashes"] = "true"
+    elif why == "asked for":
+        monkeypatch.setenv("INSTALLER", "pip")
+    else:
+        status["uv"] = 1
+    assert install.install(["torch"], install.uv(settings)) == "pip"
+    assert commands[-1][:4] == [sys.executable, "-m", "pip", "install"]
+
+
+def test_pip_tries_where_uv_failed(ran):
+    commands, status = ran
+    variables = install.uv(install.pip_settings())
+    status["uv"] = 2
+    assert install.install(["torch"], variables) == "pip"
+    assert [command[2] for command in commands[-2:]] == ["uv", "pip"]
+
+
+def test_extras_are_named_by_what_can_be_typed_there(monkeypatch, tmp_path):
+    """Of a wheel by the packages themselves: anybody could take the name of this one on an index."""
+    monkeypatch.chdir(files.data_root())
+    monkeypatch.setattr(sys, "prefix", str(files.data_root() / ".venv"))
+    assert files.install_command("films") == "make setup EXTRAS=films"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert files.install_command("films") == f"pip install --editable '{files.data_root()}[films]'"
+    monkeypatch.setattr(files, "data_root", lambda: tmp_path / "multigrid_rl" / "_data")
+    monkeypatch.setattr(files, "requires", lambda name: ["rich>=13", 'imageio-ffmpeg>=0.6; extra == "films"'])
+    assert files.install_command("films") == "pip install 'imageio-ffmpeg>=0.6'"

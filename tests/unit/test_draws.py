@@ -15,10 +15,6 @@ from multigrid_rl.players.places import place_of
 UP, DOWN = np.array([0.1 + 0.2 + 0.3]), np.array([0.3 + 0.2 + 0.1])
 
 
-def test_sums_in_another_order_differ():
-    assert UP > DOWN
-
-
 @pytest.mark.parametrize(
     ("one", "other", "sign"),
     [(UP, DOWN, 0), (DOWN, UP, 0), (1e9 + 1e-4, 1e9, 0), (2e-6, 0, 1), (1e9, 1e9 + 1, -1)],

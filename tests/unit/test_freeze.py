@@ -74,12 +74,6 @@ def test_returns_on_a_card_count_all_sides(monkeypatch):
 # --- which player of a run
 
 
-def test_uses_latest_checkpoint_by_default(run):
-    players = run / "checkpoints"
-    assert run_player(run, "red_0") == players / "step_000000002" / "players" / "red_0"
-    assert run_player(run, "red_0", "step_000000001") == players / "step_000000001" / "players" / "red_0"
-
-
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [

@@ -162,33 +162,6 @@ def test_other_distributions_cost_negative_log_probability(plain):
 # --- gradients
 
 
-@pytest.mark.parametrize("head", SIZES)
-def test_gradients_equal_finite_differences(head):
-    net, ours = network(head)
-    ours.double()
-    obs, actions = some(5)
-    given = [net.logits(obs).detach().double(), *(one.detach().double() for one in ours.parameters())]
-    steps, noise = torch.tensor([0, 1, 2, 3, 0]), torch.linspace(-1, 1, 10).double().view(5, 2)
-
-    def loss(outputs, *weights):
-        called = {name: value for (name, _), value in zip(ours.named_parameters(), weights, strict=True)}
-        how = _Costs(ours, "noise_loss") if head == "diffusion" else _Costs(ours, "cloning_loss")
-        more = (steps, noise) if head == "diffusion" else ()
-        called = {f"head.{name}": value for name, value in called.items()}
-        return torch.func.functional_call(how, called, (outputs, actions.double(), *more))
-
-    assert torch.autograd.gradcheck(loss, [one.requires_grad_() for one in given])
-
-
-class _Costs(torch.nn.Module):
-    def __init__(self, head, name: str) -> None:
-        super().__init__()
-        self.head, self.name = head, name
-
-    def forward(self, *given):
-        return getattr(self.head, self.name)(*given)
-
-
 # --- drawing
 
 

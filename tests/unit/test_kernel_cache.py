@@ -1,11 +1,14 @@
-"""Machine code that an earlier process left on disk: it must not outlive its sources, nor end a program if damaged."""
+"""Machine code on disk: it must not outlive its sources, end a program if damaged, nor be compiled twice."""
 
+import collections
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numba
@@ -15,55 +18,12 @@ from numba.core.caching import CompileResultCacheImpl, NullCache, UserProvidedCa
 import multigrid_rl
 from doc_blocks import loaded
 from multigrid_rl import jit
-
-#: Reads the first world's red key and what picking it up pays; the second line counts kernels loaded from disk.
-PROGRAM = """
-import numpy as np
-from multigrid_rl.types import GameSpec
-from multigrid_rl.world import constants as c, kernels
-from multigrid_rl.world.engine import World
-
-world = World(GameSpec(blue=0, red=1, random_keys=False, view_size=3), 1)
-key = int(np.flatnonzero(world.state.cells[0] == c.KEY)[0])
-world.step(np.full((1, 1), c.DONE, np.int8))
-print(*divmod(key, c.HEIGHT), int(world.state.clock[0]))
-print(sum(kernels.step_games.stats.cache_hits.values()))
-"""
-
-
-@pytest.fixture
-def copy(tmp_path):
-    """A copy of the package, with any machine code beside it so that the first process need not compile."""
-    package = Path(multigrid_rl.__file__).parent
-    unfinished = shutil.ignore_patterns("*.pyc*", "*.tmp.*")  # files that another process is about to rename
-    shutil.copytree(package, tmp_path / "multigrid_rl", ignore=unfinished)
-    return tmp_path
-
-
-def run(folder: Path) -> tuple[str, int]:
-    """Play one step in a new process that imports the copy; returns what it saw and its cache hits."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    how = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], check=False, **how)
-    assert done.returncode == 0, done.stderr
-    saw, hits = done.stdout.splitlines()
-    return saw, int(hits)
-
-
-@pytest.mark.long
-def test_kernels_are_cached_until_imported_constant_changes(copy):
-    saw, _ = run(copy)
-    assert saw == "7 4 1"
-    saw, hits = run(copy)
-    assert (saw, hits) == ("7 4 1", 1)  # the second process starts from disk
-    constants = copy / "multigrid_rl" / "world" / "constants.py"
-    text = constants.read_text()
-    old = "FIXED_KEY: Final = (cell_index(7, 4), cell_index(8, 3))"
-    assert old in text
-    constants.write_text(text.replace(old, "FIXED_KEY: Final = (cell_index(6, 5), cell_index(8, 3))"))
-    saw, hits = run(copy)
-    assert (saw, hits) == ("6 5 1", 0)
+from multigrid_rl.config.compose import compose
+from multigrid_rl.fast import threads as cores
+from multigrid_rl.fast.threads import ThreadTuner, idle_seconds
+from multigrid_rl.text import ConfigError
+from multigrid_rl.training import stages as settings
+from multigrid_rl.training.stages import thread_tuner
 
 
 @pytest.fixture
@@ -195,3 +155,150 @@ def test_never_reads_machine_code_writable_by_others(source, nowhere, how):
     assert isinstance(twice._cache, NullCache)
     assert works(twice) == 0
     assert list(source.parent.rglob("*.nbc")) == []
+
+
+# --- a first start compiles by two processes, each form once; later ones start none
+
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["scenario=1v1", "train.until=8192", "train.num_envs=64", "train.num_steps=16", "train.minibatch_size=512"]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """The package without machine code, as a clone has it."""
+    folder = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "multigrid_rl", folder / "multigrid_rl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("configs", "checkpoints"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def trained(checkout: Path, name: str) -> list[dict]:
+    env = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | {"PYTHONPATH": str(checkout)}
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={name}"]
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (checkout / name / "metrics.jsonl").read_text().splitlines()]
+    told = ("learner", "entropy", "approx", "episodes")
+    return [{k: v for k, v in row.items() if k.startswith(told)} for row in rows]
+
+
+def code_files(checkout: Path) -> list[str]:
+    return [file.name for file in checkout.rglob("*.nbc")]
+
+
+@pytest.mark.long
+def test_first_start_equals_the_second_and_compiles_no_large_form_twice(checkout):
+    first = trained(checkout, "first")
+    serial = [name for name in code_files(checkout) if "_beside" not in name]
+    assert trained(checkout, "second") == first
+    assert sorted(name for name in code_files(checkout) if "_beside" not in name) == sorted(serial)
+    forms = collections.Counter(name.split("-")[0] for name in serial)
+    large = ["towers.both_forward", "towers.policy_forward", "descent._descend", "compiled_match._play"]
+    assert [forms[name] for name in (*large, "kernels.step_games")] == [1] * 5
+
+
+# --- threads: never results, only how long they take, hang on them
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(settings, "available_cpus", lambda: 2)
+    monkeypatch.setattr(settings, "cpu_quota", lambda: None)
+    monkeypatch.setattr(cores, "most_threads", lambda: 2)
+    monkeypatch.setattr(cores, "use_threads", lambda count: None)
+    play.now = time.monotonic() + 1000.0
+
+
+def team(*overrides: str) -> ThreadTuner:
+    return thread_tuner(compose(["scenario=1v1", "train.threads=auto", *overrides]))
+
+
+def test_idle_time_counts_requested_cores(tmp_path):
+    rows = ["cpu  9 9 9 9 9", "cpu0 1 2 3 100 50 0 0", "cpu1 1 2 3 700 0 0 0", "cpu10 1 1 1 900 0 0", "intr 5"]
+    (tmp_path / "stat").write_text("\n".join(rows) + "\n")
+    ticks = cores.os.sysconf("SC_CLK_TCK")
+    assert idle_seconds({0}, tmp_path) == 150 / ticks
+    assert idle_seconds({0, 10}, tmp_path) == 1050 / ticks
+    assert idle_seconds({0}, tmp_path / "none") != idle_seconds({0}, tmp_path / "none")  # nan
+
+
+@pytest.mark.parametrize(
+    ("overrides", "most"),
+    [
+        ([], 2),
+        (["train.threads=1"], 1),
+        (["train.threads=2"], 2),
+        (["cluster.num_env_runners=1"], 1),
+        (["cluster.num_learners=2"], 1),
+    ],
+)
+def test_remote_runners_and_learners_keep_their_cores(overrides, most):
+    assert team(*overrides).limit == most
+
+
+def play(ours: ThreadTuner, seconds: float, free: float = 2.0, iterations: int = 1) -> None:
+    for _ in range(iterations):
+        play.now += seconds
+        ours._adjust(seconds, free, play.now)
+
+
+#: Iterations of one length: their seconds, the free cores meanwhile, how many; then the number of threads.
+STORIES = {
+    "how long it takes one is not known yet": ([(0.04, 2.0, 2)], 1),
+    "two are faster": ([(0.04, 2.0, 3), (0.03, 2.0, 100)], 2),
+    "busy cores are left to others": ([(0.04, 1.6, 50)], 1),
+    "it is not known how many are free": ([(0.04, float("nan"), 50)], 1),
+    "two are far slower": ([(0.04, 2.0, 3), (0.2, 2.0, 2)], 1),
+    "two are a little slower": ([(0.04, 2.0, 3), (0.041, 2.0, 3)], 1),
+    "a checkpoint was written": ([(0.04, 2.0, 3), (0.03, 2.0, 5), (0.5, 2.0, 1), (0.03, 2.0, 1)], 2),
+}
+
+
+@pytest.mark.parametrize(("told", "threads"), STORIES.values(), ids=STORIES)
+def test_second_thread_is_used_where_it_is_free_and_faster(told, threads):
+    ours = team()
+    for seconds, free, iterations in told:
+        play(ours, seconds, free, iterations)
+    assert ours.count == threads
+
+
+def test_retries_grow_rarer_on_busy_machine():
+    ours, lost, played = team(), 0.0, 0.0
+    for _ in range(3000):
+        seconds = 0.2 if ours.count == 2 else 0.04
+        lost, played = lost + seconds - 0.04, played + seconds
+        play(ours, seconds)
+    assert lost < 0.03 * played
+
+
+def test_fixed_thread_count_is_not_measured():
+    ours = team("train.threads=2")
+    ours.update()
+    assert (ours.count, ours.describe()) == (2, "2 thread(s)")
+
+
+@pytest.mark.parametrize("bad", ["0", "many"])
+def test_rejects_invalid_thread_setting(bad):
+    with pytest.raises(ConfigError, match=r"^train\.threads: expected 'auto', 1 or 2"):
+        compose(["scenario=1v1", f"train.threads={bad}"])
+
+
+def test_one_thread_without_openmp(monkeypatch):
+    jit.most_threads.cache_clear()
+    monkeypatch.setattr(jit, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    assert jit.most_threads() == 1
+    jit.most_threads.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.most_threads() < 2, reason="one CPU, or no OpenMP")
+def test_leaves_torch_threads_unchanged():
+    # In a process of its own: threads are launched once.
+    code = (
+        "import torch; torch.set_num_threads(1); from multigrid_rl.fast.threads import set_threads; "
+        "set_threads(2); print(torch.get_num_threads()); set_threads(1); print(torch.get_num_threads())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["1", "1"]

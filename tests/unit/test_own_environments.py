@@ -1,17 +1,22 @@
-"""Environments from outside: which files may name them, and the messages for their mistakes."""
+"""Environments and code from outside: which files may name them, and the messages for their mistakes."""
 
+import json
 import sys
 
 import gymnasium
 import numpy as np
 import pytest
 
+from bundles import cheetah
 from commands import call, complaint, has_verb, works
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.runs.reader import run_config
+from multigrid_rl.text import ConfigError
+from multigrid_rl.trust import import_object, user_code_place
 from multigrid_rl.types import RunError
 from tiny_runs import TINY
 
@@ -195,3 +200,102 @@ def test_whatever_an_environment_raises_or_shows_ends_a_run_in_one_line(own_envs
         env.step(acts)
     with pytest.raises(RunError, match=got):
         env.step(acts)
+
+
+# --- the card of a stranger's player names an environment: it opens neither files nor windows
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"env_args": {"render_mode": "human"}}, "scenario.env_args: expected no render_mode"),
+        (
+            {"env_args": {"xml_file": "/etc/hostname"}},
+            "env.env_args: expected no paths and ${...}; of a card that you tr",
+        ),
+        ({"env_args": {"nested": {"files": ["..\\a"]}}}, "env.env_args: expected no paths"),
+        ({"env_args": {"xml_file": "${seed}"}}, "env.env_args: expected no paths and ${...}"),
+        ({"env_args": {"a b": 1}}, "env.env_args: expected no paths and ${...}"),
+        ({"env_args": {"xml_file": "none.xml"}}, "scenario.env_args: expected arguments of HalfCheetah-v5"),
+        ({"env_id": "HalfCheetah-v99"}, "scenario.env_id: expected the id of a registered environment"),
+    ],
+)
+def test_card_with_strange_environment_is_refused_in_one_line(tmp_path, env, message):
+    player = cheetah(tmp_path / "player", **env)
+    assert message in complaint(call("evaluate", player, "--episodes", 1, "-o", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_environment_that_is_typed_replaces_that_of_card(tmp_path):
+    player = cheetah(tmp_path / "player", env_args={"xml_file": "/etc/hostname"})
+    typed = ["env_id=HalfCheetah-v5", "env_args={max_episode_steps: 5}"]
+    done = call("evaluate", player, *typed, "--episodes", 2, "-o", tmp_path / "out")
+    assert (done.exit_code, json.loads(done.output.splitlines()[-1])["length_mean"]) == (0, 5.0)
+
+
+def test_typed_window_is_refused_before_training(tmp_path):
+    done = call("train", "env_id=CartPole-v1", "env_args={render_mode: human}", f"run_dir={tmp_path / 'run'}")
+    assert "scenario.env_args: expected no render_mode" in complaint(done)
+
+
+# --- where mistakes in code that files name are said to be, and settings of older versions that named it
+
+
+MINE = """import json
+
+
+def fails():
+    raise ValueError("mine")
+
+
+def calls(function):
+    return function("{")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "mine_of_trust.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    yield import_object("key", "mine_of_trust:calls").__globals__
+    sys.modules.pop("mine_of_trust", None)
+
+
+def place_of(function, *arguments) -> str:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - where it was raised is looked at
+        function(*arguments)
+    return user_code_place(error.value.with_traceback(error.tb.tb_next))  # without this file
+
+
+def test_own_place_is_last_line_of_users_file_also_where_it_called_a_library_or_this_package(mine):
+    assert place_of(mine["fails"]) == " (mine_of_trust.py:5)"
+    for called in (json.loads, compose):
+        assert place_of(mine["calls"], called) == " (mine_of_trust.py:9)"
+
+
+def test_own_place_of_mistake_in_this_package_or_a_library_is_none():
+    assert place_of(compose, ["nothing"]) == ""
+    assert place_of(json.loads, "{") == ""
+
+
+def test_runner_of_older_versions(tmp_path):
+    text = to_yaml(compose([]))
+    (tmp_path / "config.yaml").write_text(text.replace("train:\n", "train:\n  runner: batched\n"))
+    assert run_config(tmp_path).train.trainer == "ppo"
+    (tmp_path / "config.yaml").write_text(text.replace("train:\n", "train:\n  runner: stock\n"))
+    with pytest.raises(ConfigError) as error:
+        run_config(tmp_path)
+    wanted = "no such key: train again without it, or run RLlib's own by `python -m benchmarks.stock`"
+    assert str(error.value) == f"{tmp_path / 'config.yaml'}: train.runner: expected {wanted}, got stock"
+
+
+def test_players_of_shipped_scenarios_are_found_from_any_folder(tmp_path, monkeypatch):
+    beside = tmp_path / "data"
+    beside.mkdir()
+    (beside / "beside_our_configs.py").write_text("class Player:\n    pass\n")
+    monkeypatch.setattr("multigrid_rl.trust.data_root", lambda: beside)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert import_object("key", "beside_our_configs:Player").__name__ == "Player"
+    sys.modules.pop("beside_our_configs")

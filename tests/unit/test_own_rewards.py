@@ -1,5 +1,6 @@
-"""Training rewards of the user's own in Gymnasium: what they see, what stays canonical, what is refused."""
+"""Training rewards of the user's own: what they see, what stays canonical, what is refused."""
 
+import json
 import sys
 from types import ModuleType
 
@@ -9,9 +10,11 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl import tables
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from tiny_runs import tiny_run
+from multigrid_rl.text import ConfigError
+from tiny_runs import rows_of, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -39,10 +42,14 @@ def later(obs, action, next_obs, reward, info):
     return float("nan") if abs(next_obs[3]) > 1.5 else reward
 
 
+def constant(obs, action, next_obs, reward, info):
+    return {"agent_0": 1.0, "agent_1": 2.0}.get(info["agent"], 0.0)
+
+
 @pytest.fixture(autouse=True)
 def module(monkeypatch):
     own = ModuleType("own_rewards")
-    for function in (keeps, doubled, fails, text, later):
+    for function in (keeps, doubled, fails, text, later, constant):
         setattr(own, function.__name__, function)
     monkeypatch.setitem(sys.modules, own.__name__, own)
     SEEN.clear()
@@ -105,3 +112,36 @@ def test_what_pays_no_number_later_ends_the_run_with_its_name(tmp_path):
     result = call("train", *run)
     assert result.exit_code not in (0, 70), result.output
     assert "train.shaping=own_rewards:later: expected a finite number for each step, got nan" in result.output
+
+
+# --- in games of PettingZoo's kind
+
+
+SPREAD = [
+    *("scenario=simple-spread", "scenario.gates=[]", "train.until=100", "train.checkpoint_every=100"),
+    *("train.num_envs=4", "train.num_steps=25", "train.minibatch_size=100", "train.stop_when_held=false"),
+]
+
+
+def test_agents_are_paid_by_it_and_episodes_counted_by_the_game(tmp_path):
+    """Values follow what trains; returns and gates stay the game's own."""
+    plain, own = tmp_path / "plain", tmp_path / "own"
+    run_training([*SPREAD, f"run_dir={plain}"])
+    run_training([*SPREAD, "train.shaping=own_rewards:constant", f"run_dir={own}"])
+    loss = "learner/agent/vf_loss"
+    assert rows_of(plain)[0][loss] != rows_of(own)[0][loss]
+    first, second = (json.loads((run / "verdict.json").read_text())["last_report"] for run in (plain, own))
+    assert first == second
+    assert first["return_mean/agent_0"] < 0
+
+
+def test_what_is_no_number_is_refused_before_the_run(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(ConfigError, match=r"train\.shaping=own_rewards:text: expected one number"):
+        run_training([*SPREAD, "train.shaping=own_rewards:text", f"run_dir={run}"])
+    assert not (run / "metrics.jsonl").exists()
+
+
+def test_where_agents_take_turns_it_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.shaping: expected null, as .* has turns, got own_rewards:keeps"):
+        run_training(["scenario=tictactoe", "train.shaping=own_rewards:keeps", f"run_dir={tmp_path / 'run'}"])

@@ -1,10 +1,16 @@
 """What holds in every game of every specification, whatever the players do."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from games import spec
 from games import spec as make_spec
+from multigrid_rl.streams import Streams, below, seeded
 from multigrid_rl.types import GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -244,3 +250,137 @@ def test_random_play_reaches_all_events():
         in_side_rooms += int((living & ((x < 4) | (x > 11))).sum())
     assert (seen > 0).all(), dict(zip(c.EVENTS, seen, strict=True))
     assert min(in_doorways, in_side_rooms) > 100
+
+
+# --- what ``World`` rejects, by key and value, and its random streams
+
+
+GAME = spec("fair", blue=1, red=2)
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("view_size", 1), ("view_size", 4), ("view_size", 9), ("max_steps", 0), ("max_steps", -5),
+    ("red", 0), ("red", 5), ("blue", -1), ("blue", 5),
+])  # fmt: skip
+def test_rejects_impossible_games(field, value):
+    with pytest.raises(ValueError, match=f"{field}: expected .*, got {value}$"):
+        World(replace(GAME, **{field: value}), 1)
+
+
+def test_rejects_empty_batch():
+    with pytest.raises(ValueError, match=r"num_games: .*, got 0"):
+        World(GAME, 0)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [
+    *(((shape), np.int8) for shape in [(2,), (2, 2), (2, 4), (3, 3), (1, 2, 3), (0, 3)]),
+    *(((2, 3), dtype) for dtype in [np.int64, np.uint8, np.float32, np.bool_]),
+])  # fmt: skip
+def test_rejects_actions_of_another_shape_or_type(shape, dtype):
+    w = World(GAME, 2)
+    with pytest.raises(ValueError, match=re.escape(f"got {shape} {np.dtype(dtype)}")):
+        w.step(np.zeros(shape, dtype))
+    assert not w.state.clock.any()
+
+
+@pytest.mark.parametrize("action", [-128, -1, 7, 127])
+def test_unknown_action_numbers_do_nothing(action):
+    w, idle = World(GAME, 2, seed=1), World(GAME, 2, seed=1)
+    w.step(np.full((2, 3), action, np.int8))
+    idle.step(np.full((2, 3), 6, np.int8))
+    np.testing.assert_equal(w.state, idle.state)
+    assert not w.outputs.reward.any()
+
+
+@pytest.mark.parametrize("order", [
+    np.zeros((3, 3), np.int8) + np.arange(3, dtype=np.int8),  # three games' orders for two games
+    np.tile(np.arange(3, dtype=np.int64), (2, 1)),
+    np.tile(np.array([0, 0, 1], np.int8), (2, 1)),  # not a permutation
+], ids=["shape", "type", "twice"])  # fmt: skip
+def test_rejects_invalid_orders(order):
+    with pytest.raises(ValueError, match="order"):
+        World(GAME, 2).step(np.zeros((2, 3), np.int8), order)
+
+
+def test_actions_need_not_be_contiguous():
+    w, plain = World(GAME, 2, seed=1), World(GAME, 2, seed=1)
+    actions = np.array([[2, 2, 0], [1, 2, 2]], np.int8)
+    plain.step(actions)
+    w.step(np.asfortranarray(actions))
+    assert np.array_equal(w.state.position, plain.state.position)
+    assert np.array_equal(w.state.heading, plain.state.heading)
+
+
+def test_rejects_unknown_seats():
+    with pytest.raises(ValueError, match="seat: expected blue_0, red_0, red_1, got 'blue_1'"):
+        GAME.team_of("blue_1")
+    assert GAME.team_of("red_1") == "red"
+
+
+# --- random streams: one for each game, decided by seed, game number and purpose alone
+
+
+SPEC = spec("fair", blue=1, red=1, random_keys=True, obstacle=True, max_steps=25)
+
+
+def test_accepts_large_and_distant_game_numbers_and_seeds():
+    w = World(SPEC, 3, seed=2**63 + 5, first_game=10**12)
+    again = World(SPEC, 1, seed=2**63 + 5, first_game=10**12 + 2)
+    assert w.state.stream[2] == again.state.stream[0]
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**64 - 1])
+def test_any_integer_is_a_seed(seed):
+    assert len(np.unique(seeded(seed, np.arange(100)))) == 100
+
+
+def test_streams_of_seeds_purposes_and_games_all_differ():
+    starts = [seeded(seed, np.arange(50), purpose) for seed in range(20) for purpose in range(8)]
+    assert len(np.unique(np.concatenate(starts))) == 20 * 8 * 50
+
+
+def test_streams_do_not_overlap_soon():
+    """A stream is a counter: two streams whose counters come near each other would repeat each other's numbers."""
+    numbers = [Streams(seed, np.arange(20), purpose).uniform(200) for seed in range(5) for purpose in range(3)]
+    assert len(np.unique(np.concatenate(numbers))) == 15 * 20 * 200
+
+
+def test_uniform_lies_in_0_1_and_is_even():
+    numbers = Streams(1, np.arange(500)).uniform(400)
+    assert numbers.shape == (500, 400)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    counts, _ = np.histogram(numbers, bins=20, range=(0, 1))
+    expected = numbers.size / 20
+    assert ((counts - expected) ** 2 / expected).sum() < 60  # chi-squared with 19 degrees of freedom
+    assert abs(np.corrcoef(numbers[:, :-1].ravel(), numbers[:, 1:].ravel())[0, 1]) < 0.012
+    assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 0.012
+
+
+def test_uniform_continues_where_it_stopped():
+    whole = Streams(3, np.arange(4)).uniform(6)
+    source = Streams(3, np.arange(4))
+    assert np.array_equal(np.hstack([source.uniform(2), source.uniform(4)]), whole)
+    assert np.array_equal(Streams(3, np.arange(2, 3)).uniform(6), whole[2:3])
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 36, 255])
+def test_below_is_even_and_in_range(bound):
+    stream = seeded(bound, np.arange(1))
+    draws = 200 * bound
+    counts = np.bincount([below(stream, 0, bound) for _ in range(draws)], minlength=bound)
+    assert len(counts) == bound
+    degrees = bound - 1
+    assert ((counts - 200) ** 2 / 200).sum() <= degrees + 5 * np.sqrt(2 * degrees)
+
+
+def test_below_moves_only_its_own_stream():
+    stream = seeded(0, np.arange(3))
+    before = stream.copy()
+    below(stream, 1, 10)
+    assert (stream != before).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.uint64])
+def test_seeds_of_numpy_are_those_of_python(kind):
+    assert np.array_equal(seeded(kind(7), np.arange(3)), seeded(7, np.arange(3)))

@@ -1,4 +1,4 @@
-"""Section 8: each row of the table under both rule sets."""
+"""Section 8: each row of the table under both rule sets; of section 7, cases of several agents in one step."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import games as g
-from games import approx, both_rules, heading_and_mission, image, place, play, put, spec, where, world
+from games import approx, at, both_rules, hand, heading_and_mission, image, place, play, put, spec, where, world
 from multigrid_rl.types import RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -202,3 +202,86 @@ def test_uses_discount_factor_of_weights(factor):
     place(w, "red_0", 6, 6, g.WEST)
     pays = [play(w, red_0=c.PICKUP).reward["red_0"] for _ in range(3)]
     assert pays == approx([2 * factor ** (2**k) for k in range(3)])
+
+
+def at_their_doors(rules, *, red_hand=g.RED_KEY_USED, blue_hand=g.BLUE_KEY_USED, **teams):
+    w = world(rules, **teams)
+    place(w, "red_0", *g.RED_FRONT, g.WEST, red_hand)
+    place(w, "blue_0", *g.BLUE_FRONT, g.EAST, blue_hand)
+    return w
+
+
+# 4. An opponent who opens its door -----------------------------------------------------------------------------------
+
+
+def hunter_behind_opener(rules, **teams):
+    """blue_0 is about to open its door, red_0 behind it is about to toggle it."""
+    w = world(rules, **teams)
+    place(w, "blue_0", *g.BLUE_FRONT, g.EAST, g.BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, g.EAST)
+    return w
+
+
+@both_rules
+def test_4_door_opened_while_eliminated_pays_no_agent(rules):
+    w = hunter_behind_opener(rules, blue=2, red=2)
+    place(w, "red_1", 7, 5, g.WEST)
+    step = play(w, ("red_0", "blue_0"), red_0=c.TOGGLE, blue_0=c.TOGGLE)
+    assert step.reward == {"blue_0": -1, "blue_1": 0, "red_0": 0.5, "red_1": 0}
+    assert at(w, g.BLUE_DOOR) == c.DOOR_OPEN + c.BLUE
+    assert "door_win" not in step.events["blue_0"]
+    assert where(w, "blue_0") == BLUE_SIDE
+    assert hand(w, "blue_0") == g.BLUE_KEY_USED
+    assert not step.done
+
+
+@both_rules
+def test_4_last_opponent_eliminated_while_opening_loses(rules):
+    w = hunter_behind_opener(rules)
+    step = play(w, ("red_0", "blue_0"), red_0=c.TOGGLE, blue_0=c.TOGGLE)
+    assert step.reward == {"red_0": approx(WIN), "blue_0": -1}
+    assert step.winner == c.RED
+    assert "door_win" not in step.events["blue_0"]
+
+
+@pytest.mark.parametrize(("rules", "blue", "red", "there"), [
+    ("classic", WIN - 1, 0.5, BLUE_SIDE), ("fair", WIN, 0, g.BLUE_FRONT),
+])  # fmt: skip
+def test_4_later_toggle_eliminates_winner_in_classic_alone(rules, blue, red, there):
+    w = hunter_behind_opener(rules)
+    step = play(w, ("blue_0", "red_0"), red_0=c.TOGGLE, blue_0=c.TOGGLE)
+    assert step.reward == {"blue_0": approx(blue), "red_0": red}
+    assert step.events["blue_0"]["door_win"] == 1
+    assert ("got_eliminated" in step.events["blue_0"]) == (rules == "classic")
+    assert step.events["red_0"] == ({"eliminated_opponents": 1} if rules == "classic" else {})
+    assert where(w, "blue_0") == there
+    assert (step.winner, step.done) == (c.BLUE, True)
+
+
+# 5. Two doors in one step --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("thief", "opener", "locked", "owner"), [
+    ("red_0", "blue_0", g.RED_DOOR, c.RED),
+    ("blue_0", "red_0", g.BLUE_DOOR, c.BLUE),
+])  # fmt: skip
+@both_rules
+def test_5_keyless_agent_wins_by_opponents_door_in_classic_alone(rules, thief, opener, locked, owner):
+    w = at_their_doors(rules, **{f"{thief[:-2]}_hand": c.EMPTY})
+    step = play(w, (thief, opener), red_0=c.TOGGLE, blue_0=c.TOGGLE)
+    first, later = (thief, opener) if rules == "classic" else (opener, thief)
+    assert step.reward == {first: approx(WIN), later: 0}
+    assert step.winner == (owner if rules == "classic" else 1 - owner)
+    assert at(w, locked) == c.DOOR_LOCKED + owner
+
+
+# 6. The success reward goes to the first living member ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rules", "expected"), [("classic", WIN - 0.001), ("fair", WIN)])
+def test_6_only_classic_adds_rewards_after_success(rules, expected):
+    w = world(rules, blue=1, red=2)
+    place(w, "red_0", 6, 1, g.WEST)
+    place(w, "red_1", *g.RED_FRONT, g.WEST, g.RED_KEY_USED)
+    step = play(w, ("red_1", "red_0"), red_0=c.PICKUP, red_1=c.TOGGLE)
+    assert step.reward["red_0"] == approx(expected)

@@ -232,19 +232,6 @@ def test_ball_before_door_prevents_readiness():
     assert ready(w, red_1=c.PICKUP) == 1
 
 
-def test_object_before_door_blocks_readiness():
-    w = coop()
-    place(w, "red_1", 5, 5, g.SOUTH, hand=g.RED_KEY_USED)  # a second key, by hand: any object blocks
-    assert ready(w, "red_1", red_0=c.PICKUP) == 1
-    assert ready(w, "red_0", red_1=c.DROP) == -1
-
-
-def test_mate_before_door_does_not_block_readiness():
-    w = coop()
-    place(w, "red_1", *g.RED_FRONT, g.WEST)
-    assert ready(w, red_0=c.PICKUP) == 1
-
-
 def test_each_team_has_own_key_and_door():
     w = world("fair", blue=1, red=1)
     place(w, "blue_0", 8, 2, g.SOUTH)  # its key is at (8, 3)

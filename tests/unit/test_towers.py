@@ -1,4 +1,4 @@
-"""Compiled towers compute what torch does, whatever the sizes and the repetitions."""
+"""Compiled towers over tokens and vectors compute what torch does, whatever the sizes and the repetitions."""
 
 import copy
 import pickle
@@ -7,11 +7,17 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from multigrid_rl.fast import compile_network, forward
+from multigrid_rl.fast.dense import BLOCK
 from multigrid_rl.fast.towers import MAX_WIDTH, Stack
 from multigrid_rl.jit import most_threads, use_threads
-from multigrid_rl.models.registry import build
+from multigrid_rl.models import Layout
+from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
+from multigrid_rl.models.vector import VectorActorCritic
+from multigrid_rl.text import ConfigError
+from multigrid_rl.types import AgentSpec
 
 CATEGORIES = [28] * 9 + [4, 3, 2]
 CENTRAL = [5, 6, 7]
@@ -67,27 +73,6 @@ def test_outputs_and_gradients_equal_torch(rows, distinct, central):
 @both_activations
 def test_any_depth_and_width_and_both_activations(hidden, activation):
     assert_equals_torch(network(hidden, activation), tokens_of(50))
-
-
-@pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
-@both_critics
-def test_two_threads_are_bit_identical(central):
-    net, tokens = network(central=central), tokens_of(130, central)
-    alone = outcome(net, partial(forward, net), tokens)
-    use_threads(2)
-    try:
-        beside = outcome(net, partial(forward, net), tokens)
-    finally:
-        use_threads(1)
-    assert all(torch.equal(one, two) for one, two in zip(alone, beside, strict=True))
-
-
-def test_values_alone_equal_whole_pass():
-    net, tokens = network(central=CENTRAL), tokens_of(130, CENTRAL, distinct=40)
-    with torch.no_grad():
-        whole = forward(net, tokens)[1].numpy()
-    parts = [tokens[:33].numpy(), tokens[33:33].numpy(), tokens[33:].numpy()]
-    assert np.array_equal(np.concatenate(list(compile_network(net).values(parts))), whole)
 
 
 def test_too_wide_layer_falls_back_to_torch():
@@ -174,18 +159,6 @@ def test_non_finite_weights_show_in_outputs(bad):
     assert values.isfinite().all()
 
 
-def test_tanh_is_accurate_to_few_ulp():
-    net, exact = build({"name": "mlp", "hidden": [1], "activation": "tanh"}, [250], 1, 0), np.linspace(-12, 12, 2000)
-    with torch.no_grad():
-        net.table.zero_()
-        net.policy[-1].weight.fill_(1.0)
-        for part in exact.reshape(8, 250):
-            net.table[:, 0] = torch.from_numpy(part)
-            found = logits_of(net, torch.arange(250, dtype=torch.uint8)[:, None])[:, 0].double().numpy()
-            np.testing.assert_allclose(found, np.tanh(part), rtol=4e-7, atol=1e-9)
-            assert np.abs(found).max() <= 1.0
-
-
 @any_size
 @both_activations
 @pytest.mark.parametrize("distinct", [None, 5])
@@ -204,3 +177,121 @@ def test_stack_rejects_tokens_without_row():
     tokens[1, 0] = CATEGORIES[0]
     with pytest.raises(IndexError, match=r"^tokens: expected 0 to less than "):
         Stack([compile_network(network())] * 2).policy(tokens, np.array([0, 0, 1]))
+
+
+CASES = {
+    "own view": lambda: (network(), tokens_of(130)),
+    "central critic": lambda: (network(central=CENTRAL), tokens_of(130, CENTRAL, distinct=40)),
+    "choices by vectors": lambda: (vector_network(gaussian=False, normalise=True), vectors(3 * BLOCK + 1)),
+    "numbers by vectors": lambda: (vector_network(gaussian=True, normalise=True), vectors(3 * BLOCK + 1)),
+}
+every_kind = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
+@every_kind
+def test_two_threads_are_bit_identical(case):
+    (net, obs), found = CASES[case](), []
+    for threads in (1, 2):
+        use_threads(threads)
+        try:
+            found.append([*outcome(net, partial(forward, net), obs), logits_of(net, obs)])
+        finally:
+            use_threads(1)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+@every_kind
+def test_policy_or_values_alone_equal_whole_pass(case):
+    net, obs = CASES[case]()
+    with torch.no_grad():
+        outputs, values = forward(net, obs)
+    parts = [obs[:33].numpy(), obs[33:33].numpy(), obs[33:].numpy()]
+    assert torch.equal(logits_of(net, obs), outputs)
+    assert np.array_equal(np.concatenate(list(compile_network(net).values(parts))), values.numpy())
+
+
+# --- over vectors: normalisers and scales are a part of the weights
+
+
+def vectors(rows: int = 37) -> torch.Tensor:
+    """Observations, some of them beyond what a normaliser lets through."""
+    return 8 * torch.randn(rows, 5, generator=torch.Generator().manual_seed(2))
+
+
+def vector_network(*, gaussian: bool, activation: str = "tanh", **options) -> VectorActorCritic:
+    """One whose outputs, normaliser and scale of values are far from what they are at the start."""
+    generator = torch.Generator().manual_seed(1)
+    log_std = -0.5 if gaussian else None
+    net = VectorActorCritic(Layout("mlp", 5, 3, (16, 8), activation, generator, log_std=log_std, **options))
+    with torch.no_grad():
+        net.policy[-1].weight.mul_(100)
+        net.value_scale.fill_(3.0)
+        for name, buffer in net.named_buffers():
+            if name.startswith("normaliser"):
+                buffer.uniform_(0.5, 2.0, generator=generator)
+    return net
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize(("activation", "normalise"), [("tanh", True), ("relu", False)])
+def test_vector_outputs_and_gradients_equal_torch(gaussian, activation, normalise):
+    assert_equals_torch(vector_network(gaussian=gaussian, activation=activation, normalise=normalise), vectors())
+
+
+@pytest.mark.parametrize(("option", "value"), [("layer_norm", True), ("activation", "silu"), ("hidden", 300)])
+def test_uncompiled_networks_fall_back_to_torch(option, value):
+    options = {"layer_norm": value} if option == "layer_norm" else {}
+    activation, hidden = (value if option == "activation" else "tanh"), (value if option == "hidden" else 8)
+    net = VectorActorCritic(Layout("mlp", 5, 3, (hidden,), activation, torch.Generator(), **options))
+    assert compile_network(net) is None
+    with torch.inference_mode():
+        assert net(torch.zeros(2, 5))[0].shape == (2, 3)
+
+
+def test_other_devices_fall_back_to_torch():
+    net = vector_network(gaussian=True, normalise=True).to("meta")  # computes shapes alone
+    with torch.no_grad():
+        assert net(torch.zeros(2, 5, device="meta"))[0].shape == (2, 6)
+
+
+@pytest.mark.parametrize("option", [{"normalise": True}, {"scale_values": True}, {"norm": "layer"}])
+def test_rejects_built_in_options_for_external_network(option):
+    box = spaces.Box(-1, 1, (5,))
+    architecture = {"name": "own:Net", "hidden": [8]} | option
+    with pytest.raises(ArchitectureError, match=rf"^architecture\.{next(iter(option))}: expected .* with own:Net"):
+        network_of(AgentSpec("a", "a", ("a",), box, box), architecture)
+
+
+def test_normaliser_and_scale_are_part_of_weights():
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (5,)), spaces.Box(-1, 1, (2,)))
+    architecture = {"name": "mlp", "hidden": [8], "normalise": True, "scale_values": True}
+    net = network_of(agent, architecture)
+    before = fingerprint(net.state_dict())
+    assert {"normaliser.mean", "normaliser.std", "value_scale"} <= set(net.state_dict())
+    net.normaliser.mean.add_(1.0)
+    assert fingerprint(net.state_dict()) != before
+
+
+def test_rescaling_keeps_values():
+    net = vector_network(gaussian=False)
+    obs = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
+    before = net.values(obs).detach()
+    net.rescale_values(50.0)
+    torch.testing.assert_close(net.values(obs).detach(), before, rtol=1e-4, atol=1e-4)
+    assert net.value[-1].weight.abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "observation", "message"),
+    [
+        ({"normalise": True}, [4, 4], r"^architecture\.normalise: expected false with mlp for tokens, got True$"),
+        ({"norm": "layer"}, [4, 4], r"^architecture\.norm: expected none with mlp for tokens, got layer$"),
+        ({"name": "gru", "scale_values": True}, 5, r"^architecture\.scale_values: expected false with gru"),
+        ({"activation": "elu"}, [4, 4], r"^architecture\.activation: expected tanh or relu for tokens, got elu$"),
+        ({"name": "attention"}, 5, "for a vector, got attention"),
+    ],
+)
+def test_rejects_options_network_lacks(changes, observation, message):
+    with pytest.raises(ConfigError, match=message):
+        build({"name": "mlp", "hidden": [8]} | changes, observation, 3)

@@ -169,13 +169,16 @@ def test_sequence_steps_outside_game_are_excluded(name):
     torch.testing.assert_close(again, found)
 
 
-def test_gaussian_step_gradient_equals_torch_density():
+def vector_case() -> tuple[AgentSpec, Batch]:
     bounds = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     agent = AgentSpec("agent", "red", ("agent",), gym.spaces.Box(-1.0, 1.0, (3,), np.float32), bounds)
     rng = np.random.default_rng(1)
-    batch = batch_of(1)._replace(
-        obs=rng.normal(size=(64, 3)).astype(np.float32), actions=rng.normal(size=(64, 2)).astype(np.float32)
-    )
+    obs, actions = (rng.normal(size=(64, width)).astype(np.float32) for width in (3, 2))
+    return agent, batch_of(1)._replace(obs=obs, actions=actions, logp=np.full(64, -2, np.float32))
+
+
+def test_gaussian_step_gradient_equals_torch_density():
+    agent, batch = vector_case()
     net = network_of(agent, ARCHITECTURE, 1)
     outputs, values = net(torch.from_numpy(batch.obs))
     density = torch.distributions.Normal(outputs[:, :2], outputs[:, 2:].exp())
@@ -214,14 +217,6 @@ def test_update_stops_where_mean_divergence_exceeds_one_and_a_half_targets(monke
 
 
 # --- all minibatches in one call
-
-
-def vector_case() -> tuple[AgentSpec, Batch]:
-    bounds = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    agent = AgentSpec("agent", "red", ("agent",), gym.spaces.Box(-1.0, 1.0, (3,), np.float32), bounds)
-    rng = np.random.default_rng(1)
-    obs, actions = (rng.normal(size=(64, width)).astype(np.float32) for width in (3, 2))
-    return agent, batch_of(1)._replace(obs=obs, actions=actions, logp=np.full(64, -2, np.float32))
 
 
 def memory_case(seats: int, central: int) -> tuple[AgentSpec, Batch]:
@@ -324,9 +319,6 @@ def test_schedules_advance_for_network_without_batches(name):
     assert group["lr"] == pytest.approx(5.5e-4)
     assert update._entropy_coef[name] == pytest.approx(0.05)
     assert set(stats) == {"red", SECONDS}  # statistics of the networks of the batch only
-    statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
-    statistics |= {"approx_kl", "approx_kl_k1", "clip_fraction", "gradient_steps", "total_loss"}
-    assert statistics == set(stats["red"])
 
 
 @pytest.mark.parametrize("weight", [0.05, -0.05])

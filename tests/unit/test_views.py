@@ -1,15 +1,24 @@
-"""Section 4 written out slowly, cell by cell, against what the engine hands out."""
+"""What a seat sees: section 4 cell by cell, the numbers of cells, and the mirrored board."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from multigrid.core.actions import Action
+from multigrid.core.constants import Color, Direction, State, Type
 
-from games import EAST, NORTH, SOUTH, WEST, image, place, play, spec, world
+from games import EAST, NORTH, SOUTH, VECTORS, WEST, spec
 from multigrid_rl.config.compose import load_scenario
-from multigrid_rl.types import Rules
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.streams import Streams
+from multigrid_rl.types import GameSpec, Rules, SeatView
 from multigrid_rl.world import constants as c
+from multigrid_rl.world.constants import SWAPPED, other_seat, other_side
 from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import token_categories
 
 SIZES = [3, 5, 7]
 #: Cells within the outer ring, on which nobody ever stands: 84, times 4 headings.
@@ -118,39 +127,6 @@ def test_views_from_every_pose_of_random_boards(size, blue, red, walls):
     assert np.array_equal(w.state.cells, before)  # agents are drawn in and taken out again
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_views_during_random_play(size):
-    rng = np.random.default_rng(size)
-    w = World(spec("fair", blue=2, red=2, obstacle=True, random_keys=True, view_size=size), 8, seed=size)
-    for _ in range(60):
-        step = w.step(rng.choice([0, 1, 2, 2, 2, 3, 4, 5], size=(8, 4)).astype(np.int8))
-        for g in range(8):
-            for a in range(4):
-                got = c.decode(step.tokens[g, a, : size * size]).reshape(size, size, 3)
-                assert np.array_equal(got, expected_tokens(w, g, a))
-
-
-def test_reference_view_of_1v1_start_by_hand():
-    w = world("fair")
-    assert image(w, "red_0").tolist() == expected_tokens(w, 0, 1).tolist()
-    view = image(w, "red_0")  # on (9, 1), looking west: left is south
-    assert view[2, 4].tolist() == [1, 0, 0]
-    assert view[0, 3].tolist() == [5, 2, 4]  # the blue key on (8, 3)
-    assert (view[3] == [2, 5, 0]).all()  # the wall y = 0 to the right
-    assert not view[4].any()  # and nothing behind it
-
-
-def test_own_cell_shows_key_available_then_picked_up():
-    w = world("fair", blue=0, red=1)
-    place(w, "red_0", 7, 3, SOUTH)
-    own = []
-    for action in (c.PICKUP, c.DONE, c.DROP, c.PICKUP):
-        play(w, red_0=action)
-        own.append(image(w, "red_0")[2, 4].tolist())
-    assert own == [[5, 0, 4], [5, 0, 4], [1, 0, 0], [5, 0, 3]]
-    assert w.state.hand[0, 0] == c.KEY + 1
-
-
 @pytest.mark.parametrize("rules", [Rules(), Rules.classic()], ids=["fair", "classic"])
 @pytest.mark.parametrize(
     ("name", "seen"), [("single", False), ("single-obstacle", False), ("single-obstacle-v3", True)]
@@ -168,3 +144,141 @@ def test_a_hidden_mission_reaches_no_reader(name, seen, rules):
         numbers.append(step.obs_mission.copy())
     assert bool(np.any(columns)) == seen
     assert bool(np.any(numbers)) == seen
+
+
+# --- our numbers equal the `multigrid` package
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(c.TYPES, Type), (c.COLOURS, Color), (c.STATES, State)])
+def test_indices_equal_package(ours, theirs):
+    assert {member.value: member.to_index() for member in theirs} == {
+        name: k for k, name in enumerate(ours) if name in {member.value for member in theirs}
+    }
+
+
+def test_actions_equal_package():
+    assert {member.name: int(member) for member in Action} == {name: k for k, name in enumerate(c.ACTIONS)}
+    named = (c.LEFT, c.RIGHT, c.FORWARD, c.PICKUP, c.DROP, c.TOGGLE, c.DONE)
+    assert named == tuple(int(Action[name]) for name in c.ACTIONS)
+
+
+def test_headings_equal_package():
+    theirs = (Direction.right, Direction.down, Direction.left, Direction.up)
+    assert tuple(int(d) for d in theirs) == (EAST, SOUTH, WEST, NORTH)
+    assert [tuple(int(v) for v in d.to_vec()) for d in theirs] == list(VECTORS)
+    assert tuple(x * c.HEIGHT + y for x, y in VECTORS) == c.STRIDE
+
+
+@pytest.mark.parametrize(
+    "triple", [(3, 0, 0), (1, 1, 0), (4, 1, 2), (5, 0, 0), (10, 0, 4), (0, 64, 0), (0, 63, 64), (255, 255, 255)]
+)
+def test_encode_rejects_unknown_triples(triple):
+    triples = c.decode(np.arange(23, dtype=np.uint8))
+    triples[7] = triple
+    with pytest.raises(ValueError, match=re.escape(f"got {triple}")):
+        c.encode(triples)
+
+
+# --- turned by half a circle and with the colours swapped, the game is the same game
+
+
+GAMES, STEPS = 64, 150
+
+
+def test_codes_change_only_colour_and_heading():
+    by_hand = {
+        **{code: code for code in (c.UNSEEN, c.EMPTY, c.WALL)},
+        **{c.DOOR_LOCKED: c.DOOR_LOCKED + 1, c.DOOR_CLOSED: c.DOOR_CLOSED + 1, c.DOOR_OPEN: c.DOOR_OPEN + 1},
+        **{c.KEY: c.KEY + 2, c.KEY + 1: c.KEY + 3, c.BALL: c.BALL + 1},
+        **{c.AGENT + heading: c.AGENT + 4 + (heading + 2) % 4 for heading in range(4)},
+    }
+    both_ways = {**by_hand, **{after: before for before, after in by_hand.items()}}
+    assert dict(enumerate(SWAPPED.tolist())) == both_ways
+    assert len(both_ways) == c.NUM_CODES
+
+
+@pytest.mark.parametrize(("seat", "other"), [("red_0", "blue_0"), ("blue_3", "red_3"), ("red", "blue")])
+def test_other_seat_is_inverse_of_itself(seat, other):
+    assert (other_seat(seat), other_seat(other)) == (other, seat)
+
+
+def mirrored_state(world: World) -> World:
+    """A world of the same games with the board turned and the teams swapped, built cell by cell."""
+    spec, agents = world.spec, world.spec.num_agents
+    twin = World(spec, world.num_games, seed=99, auto_reset=False)
+    place = [spec.seats.index(other_seat(seat)) for seat in spec.seats]
+    s, t = world.state, twin.state
+    for x in range(c.WIDTH):
+        for y in range(c.HEIGHT):
+            t.cells[:, c.cell_index(15 - x, 7 - y)] = SWAPPED[s.cells[:, c.cell_index(x, y)]]
+    for a in range(agents):
+        x, y = np.divmod(s.position[:, a], c.HEIGHT)
+        t.position[:, place[a]] = (15 - x) * c.HEIGHT + (7 - y)
+        t.heading[:, place[a]] = (s.heading[:, a] + 2) % 4
+        t.hand[:, place[a]], t.shown[:, place[a]] = SWAPPED[s.hand[:, a]], SWAPPED[s.shown[:, a]]
+        for part in ("out", "ready", "mission", "mission_value"):
+            getattr(t, part)[:, place[a]] = getattr(s, part)[:, a]
+    t.ball_factor[:] = s.ball_factor[:, ::-1]
+    t.clock[:], t.over[:] = s.clock, s.over
+    twin.observe()
+    return twin
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules.classic()], ids=["fair", "classic"])
+@pytest.mark.parametrize(
+    ("team", "obstacle", "random_keys"), [(1, False, True), (1, True, False), (2, True, True), (2, False, False)]
+)
+def test_game_with_swapped_teams_on_turned_board_is_mirrored(team, obstacle, random_keys, rules):
+    spec = GameSpec(blue=team, red=team, obstacle=obstacle, random_keys=random_keys, max_steps=STEPS, rules=rules)
+    world = World(spec, GAMES, seed=5, auto_reset=False)
+    twin = mirrored_state(world)
+    place = [spec.seats.index(other_seat(seat)) for seat in spec.seats]
+    rng = np.random.default_rng(2)
+    happened = np.zeros(c.NUM_EVENTS)
+    for _ in range(STEPS):
+        # Actions of use are drawn more often than turns in place, or hardly anything would happen.
+        actions = rng.choice(7, (GAMES, spec.num_agents), p=[0.15, 0.15, 0.3, 0.15, 0.05, 0.15, 0.05]).astype(np.int8)
+        order = rng.permuted(np.tile(np.arange(spec.num_agents, dtype=np.int8), (GAMES, 1)), axis=1)
+        step = world.step(actions, order)
+        turned = twin.step(np.ascontiguousarray(actions[:, place]), np.array(place, np.int8)[order])
+        for a, b in enumerate(place):
+            # But for the eliminated: their side rooms' cells, (2, 2) and (13, 2), are no images of each other.
+            inside = world.state.out[:, a] == 0
+            np.testing.assert_array_equal(other_side(step.tokens[inside, a]), turned.tokens[inside, b])
+            np.testing.assert_array_equal(step.reward[:, a], turned.reward[:, b])
+            np.testing.assert_array_equal(step.events[:, a], turned.events[:, b])
+            np.testing.assert_array_equal(step.terminated[:, a], turned.terminated[:, b])
+        np.testing.assert_array_equal(np.where(step.winner < 0, -1, 1 - step.winner), turned.winner)
+        happened += step.events.any(axis=(0, 1))
+    needed = {"key_pickup", "invalid_pickup", "eliminated_opponents", "got_eliminated", "success", "elimination_win"}
+    assert needed <= {name for name, count in zip(c.EVENTS, happened, strict=True) if count}
+
+
+def test_start_with_fixed_keys_is_symmetric():
+    world = World(GameSpec(blue=2, red=2, obstacle=True, random_keys=False), 1, seed=1)
+    twin = mirrored_state(world)
+    np.testing.assert_array_equal(twin.state.cells, world.state.cells)
+    np.testing.assert_array_equal(twin.state.position, world.state.position)
+    np.testing.assert_array_equal(twin.outputs.tokens, world.outputs.tokens)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_mirrored_player_plays_as_on_own_side(members):
+    spec = GameSpec(blue=members, red=members, random_keys=True)
+    net = build({"name": "mlp", "hidden": [8], "activation": "tanh"}, token_categories(spec) * members, 7 * members, 1)
+    with torch.no_grad():
+        net.policy[-1].weight.mul_(200)
+    world = World(spec, GAMES, seed=3)
+    blue = world.outputs.tokens[:, :members].reshape(GAMES, -1)
+    own = FrozenPlayer("own", net, "", members=members)
+    away = FrozenPlayer("away", net, "", members=members, mirrored=True)
+
+    def chosen(player, tokens):
+        streams = Streams(4, np.arange(GAMES, dtype=np.int64))
+        return player.act(SeatView(tokens, None, 0), player.initial_state(GAMES), streams)[0]
+
+    actions = chosen(own, blue)
+    assert actions.shape == ((GAMES,) if members == 1 else (GAMES, members))
+    assert len(np.unique(actions)) > 2
+    np.testing.assert_array_equal(chosen(away, other_side(blue, members)), actions)
+    assert (chosen(own, other_side(blue, members)) != actions).any()
