@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import hostile_agents  # noqa: F401 - registers environments
 from multigrid_rl.envs.base import flat_actions
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.files import install_command
