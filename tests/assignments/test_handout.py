@@ -1,16 +1,21 @@
-"""``make handout``: what students are handed stands by itself, and no solution and no model answer is in it."""
+"""``make handout`` hands out no solution; the suite of faults finds each; notebooks run twice."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
 
 from doc_blocks import loaded
+from notebooks import OF_A_MACHINE, cells_of, main_module, value_of
 from tools.templates import SOURCES
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
 
 ROOT = Path(__file__).parents[2]
 HOME = "https://git.example.org/lab/multigrid_rl"
@@ -31,12 +36,12 @@ def handed(request, tool, tmp_path_factory):
     return request.param, folder
 
 
-def cells_of(path):
+def every_cell(path):
     return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
 def solutions():
-    notebooks = [cell for path in (ROOT / "docs" / "assignments").glob("*.ipynb") for cell in cells_of(path)]
+    notebooks = [cell for path in (ROOT / "docs" / "assignments").glob("*.ipynb") for cell in every_cell(path)]
     texts = [path.read_text() for path in SOURCES.values()] + ["".join(cell["source"]) + "\n" for cell in notebooks]
     return {line.strip() for text in texts for _, block in BLOCK.findall(text) for line in block.splitlines()}
 
@@ -49,7 +54,7 @@ def test_no_solution_and_no_model_answer_is_handed_out(handed):
     assert len(lines) > 20
     for path in filter(Path.is_file, folder.rglob("*")):
         text = path.read_text(encoding="utf-8")
-        text = text if path.suffix != ".ipynb" else "\n".join("".join(cell["source"]) for cell in cells_of(path))
+        text = text if path.suffix != ".ipynb" else "\n".join("".join(cell["source"]) for cell in every_cell(path))
         assert [line for line in text.splitlines() if line.strip() in lines] == [], path
     assert not list(folder.rglob("*solution*"))
 
@@ -101,7 +106,7 @@ def test_an_address_from_which_no_student_can_install_is_refused(tool, tmp_path,
 
 def test_its_notebook_has_a_cell_for_each_answer_and_no_outputs(handed):
     _, folder = handed
-    cells = cells_of(folder / "notebook.ipynb")
+    cells = every_cell(folder / "notebook.ipynb")
     asked = re.findall(r"^\d\. ", (folder / "README.md").read_text().split("## Tasks")[1].split("## Rubric")[0], re.M)
     assert sum("".join(cell["source"]) == "*Your answer:*" for cell in cells) == len(asked) >= 9
     assert not any(cell.get("outputs") for cell in cells)
@@ -122,3 +127,75 @@ def test_a_folder_that_exists_is_refused(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["handout", "1", str(tmp_path)])
     with pytest.raises(SystemExit, match="folder: expected a new one"):
         tool.main()
+
+
+FOLDER = Path(__file__).parents[2] / "docs" / "assignments"
+#: Of each check what is wrong in the game that is handed out, and what is right.
+FAULTS = {
+    "check_spaces": (
+        "np.array([self.cells[agent], self.cells[other]], np.float32)",
+        "np.array([self.cells[agent], self.cells[other]], np.float32) / (CELLS - 1)",
+    ),
+    "check_seeds": ("default_rng()", "default_rng(seed)"),
+    "check_rewards": ("100.0 if met else -1.0", "1.0 if met else -0.01"),
+}
+
+
+@pytest.mark.parametrize("left", [[*FAULTS], [], *([name] for name in FAULTS)], ids=" ".join)
+def test_the_suite_finds_the_faults_that_are_left(left, tmp_path, monkeypatch, capsys):
+    text = (FOLDER / "meet.py").read_text(encoding="utf-8")
+    for name, (wrong, right) in FAULTS.items():
+        assert text.count(wrong) == 1
+        text = text if name in left else text.replace(wrong, right)
+    (tmp_path / f"meet_{len(left)}_{'_'.join(left)}.py").write_text(text)
+    suite = loaded(FOLDER / "check_environment.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    (module,) = tmp_path.glob("*.py")
+    monkeypatch.setattr("sys.argv", ["check_environment.py", module.stem])
+    assert suite.main() == len(left)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said if not line.endswith(": right")] == [x for x in FAULTS if x in left]
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "assignments").glob("*.ipynb"))
+#: Steps of training; elsewhere three batches of the game of doors.
+FEW = {"3-policy-gradients": 2_000, "4-imitation": 8_192, "5-walker": 5_080}
+#: The fourth: six runs of HalfCheetah, each played out to be judged.
+MARKS = {"3-policy-gradients": pytest.mark.slow, "4-imitation": pytest.mark.long, "5-walker": pytest.mark.slow}
+
+
+def shortened(source, stem):
+    """As short as it can be: a few batches, so that episodes have ended."""
+    source = re.sub(r"^STEPS = [\d_]+", f"STEPS = {FEW.get(stem, 12_288)}", source, flags=re.MULTILINE)
+    return source.replace("episodes=10,", "episodes=1,")
+
+
+def run(path, module):
+    """Run all cells; returns what each shows."""
+    shown = []
+    for cell in cells_of(path):
+        with redirect_stdout(io.StringIO()):
+            shown.append(value_of(shortened("".join(cell["source"]), path.stem), module))
+    return shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=MARKS.get(path.stem, ())) for path in NOTEBOOKS], ids=lambda path: path.stem
+)
+def test_a_notebook_runs_twice(path, tmp_path, monkeypatch):
+    module = main_module(monkeypatch, tmp_path)
+    stored = [bool(cell["outputs"]) for cell in cells_of(path)]
+    for _ in range(2):
+        assert [value is not None for value in run(path, module)] == stored
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_stored_is_short_and_of_no_machine(path):
+    assert len(NOTEBOOKS) == 6
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 60_000
+    assert [mark for mark in OF_A_MACHINE if mark in text] == []
+    cells = cells_of(path)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert any(cell["outputs"] for cell in cells)

@@ -5,9 +5,11 @@ import os
 import sys
 
 import pytest
+import torch
 
-from benchmarks import control, measure, results, tables, training, world
+from benchmarks import control, device, measure, results, tables, training
 from benchmarks.measure import BenchmarkError, Peers
+from benchmarks.soak import faults, kind, summary
 from multigrid_rl.config.compose import compose
 from tools import fingerprints
 
@@ -26,9 +28,6 @@ class TestRounds:
         results = measure.alternate({name: lambda name=name: seen.append(name) or len(seen) for name in "abc"}, 3)
         assert seen == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
         assert results == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
-
-    def test_spread_is_median_and_range(self):
-        assert measure.spread([3.0, 1.0, 8.0]) == (3.0, 1.0, 8.0, 3)
 
     def test_ratios_are_per_round(self):
         assert measure.ratios([10.0, 4.0], [5.0, 4.0]) == [2.0, 1.0]
@@ -54,9 +53,6 @@ class TestRows:
         assert parts["new"] == (0.1, 0.05)
         assert set(parts) == {"learn", "new"}
         assert measure.overhead_share(rows, 1) == pytest.approx(0.3)
-
-    def test_missing_overhead_is_none(self):
-        assert measure.overhead_share([row(1, 1.0), row(2, 2.0)], 1) is None
 
 
 class TestProcesses:
@@ -177,9 +173,6 @@ class TestSections:
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["env_steps_per_s"] == 5
         assert json.loads(out.with_suffix(".json").read_text())["sections"]["Works"] == {"value": 5}
 
-    def test_every_number_of_agents_makes_game(self):
-        assert [world.spec_of(agents, 7).num_agents for agents in world.TEAMS] == list(world.TEAMS)
-
 
 def test_stable_baselines_gets_halfcheetah_recipe():
     train = compose(control.ALIKE).train
@@ -215,5 +208,104 @@ class TestFingerprints:
         assert fingerprints.changed("one", found_other, other, file) == "row 2, a: 2 before, 3 after"
         assert "weights: " in fingerprints.changed("one", {**found, "weights": {"red_0": "y"}}, rows, file)
 
-    def test_every_case_is_named_once(self):
-        assert len(fingerprints.cases()) == len(fingerprints.cases("quick")) + len(fingerprints.cases("more"))
+
+def broken(limit):
+    raise BenchmarkError(f"status 2 of {limit:.0f}")
+
+
+def test_what_is_not_measured_is_named():
+    budget = device.Budget(100)
+    assert budget.measured("one", lambda limit: limit > 90)
+    assert budget.measured("two", broken) is None
+    budget.begin(share=0.05)
+    assert budget.measured("three", lambda limit: limit) is None
+    assert budget.failed[0].startswith("two: status 2 of")
+    assert budget.left_out == ["three"]
+
+
+def test_an_update_is_the_same_by_every_path_and_a_difference_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(device, "ROWS", 256)
+    monkeypatch.setattr(device, "WIDTHS", (16,))
+    report, budget = device.Report("x", {}), device.Budget(100)
+    device.learner(report, budget, "cpu")
+    (row,) = next(iter(report.data.values()))
+    assert row["equal"]
+    assert list(row) == ["units", "default, ms", "torch, cpu, ms", "largest difference", "equal"]
+    assert budget.failed == []
+    numbers = iter((0.0, 0.1))
+    monkeypatch.setattr(device, "updated", lambda *_: (torch.full((3,), next(numbers)), 1.0))
+    device.learner(report, budget, "cpu")
+    assert budget.failed == ["width 16: weights differ by 0.1"]
+
+
+def test_a_report_is_written_though_nothing_was_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(device, "describe", lambda: {"cores": 2})
+    monkeypatch.setattr(device.Report, "markdown", lambda *_: "")
+    monkeypatch.setattr(sys, "argv", ["device", "--device", "cpu", "--budget", "1", "--out", str(tmp_path / "found")])
+    with pytest.raises(SystemExit, match="0"):
+        device.main()
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told == json.loads((tmp_path / "found.json").read_text())["result"]
+    assert {"kernels", "width 2048, default", "16384 games", "run of width 64, cpu"} <= set(told["left_out"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU")
+def test_without_a_gpu_one_line_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["device"])
+    with pytest.raises(SystemExit, match="--device: expected cpu, as torch sees no GPU here"):
+        device.main()
+
+
+KILLS = [20.0, 40.0, 60.0]
+#: Seconds in which only one of two runners was there.
+AWAY = [(20.0, 28.0), (40.0, 47.0)]
+
+
+def recorded(speed_after: float = 1000.0, seconds: int = 59):
+    """Rows ten times a second: 1000 steps a second with both runners, 500 with one."""
+    rows, steps = [], 0.0
+    for tick in range(seconds * 10):
+        at = tick / 10
+        alone = any(begin <= at < end for begin, end in AWAY)
+        steps += 0.1 * (500.0 if alone else speed_after if at >= 28 else 1000.0)
+        rows.append((at, {"env_steps": steps, "env_runners": 1 if alone else 2, "env_runner_restarts": 2}))
+    memory = [
+        (float(at), 10 * 2**20 + at * 2**20 // 60, {"raylet": 30 * 2**20, "agent.py": at * 2**20 // 30}, at // 40)
+        for at in range(0, seconds, 5)
+    ]
+    return rows, memory
+
+
+def test_reports_runner_downtime_and_surrounding_speed():
+    rows, memory = recorded()
+    found = summary(rows, KILLS[:2], memory)
+    assert (found["kills"], found["recovered"]) == (2, 2)
+    assert (found["away_s"]["min"], found["away_s"]["max"]) == pytest.approx((7.0, 8.0), abs=0.11)
+    assert found["speed_after_over_before"]["min"] == pytest.approx(1.0, abs=0.01)
+    assert found["driver_mib_a_minute"] == pytest.approx(1.0, abs=0.05)
+    assert found["mib_a_minute_by_process"] == {"agent.py": 2.0, "raylet": 0.0}
+    assert (found["zombies_most"], found["zombies_at_end"]) == (1, 1)
+
+
+def test_downtime_is_excluded_from_speed_before_next_kill():
+    rows, memory = recorded()
+    found = summary(rows, [20.0, 32.0, 40.0], memory)  # 4 seconds after the first return
+    assert found["speed_after_over_before"]["max"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_classifies_processes():
+    assert kind("ray::BatchedEnvRunner.sample") == "ray::BatchedEnvRunner"
+    assert kind("/some/where/raylet --node_manager_port=0") == "raylet"
+    assert kind("python -u /some/where/log_monitor.py --session-dir=x") == "log_monitor.py"
+
+
+def test_names_faults():
+    sound = {"exit_code": 130, "kills": 9, "recovered": 8, "zombies_at_end": 0, "left_behind": []}
+    assert faults(sound) == []
+    worst = {"exit_code": 1, "kills": 9, "recovered": 5, "zombies_at_end": 2, "left_behind": ["ray::IDLE"]}
+    assert faults(worst) == [
+        "the run ended with status 1",
+        "3 killed runners did not come back",
+        "2 zombies",
+        "left behind: ['ray::IDLE']",
+    ]

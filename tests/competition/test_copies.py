@@ -20,7 +20,7 @@ from multigrid_rl.competition.agents import AgentPlayer, read_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import Originals, agent_fingerprint, watch
 from multigrid_rl.competition.cup import forfeit
-from multigrid_rl.competition.entries import CupConfig, Entry, find_copies, find_entries
+from multigrid_rl.competition.entries import CupConfig, find_copies, find_entries
 from multigrid_rl.competition.sandbox import Limits, bwrap_available
 from multigrid_rl.competition.standings import tabulate
 from multigrid_rl.config.compose import load_scenario
@@ -265,12 +265,6 @@ def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     output = tabulate(allowed, pairings, TABLE, {})
     assert [entry.same_as for entry in output.entries if entry.name == "own"] == [["twin (the same)"]]
     assert "the same)" not in cup_page(output)  # it is public
-
-
-def test_catalogue_cup_has_no_copies(originals):
-    found = find_entries(CATALOGUE.root, ["random"], CATALOGUE, TABLE)
-    assert all(not entry.same_as for entry in find_copies(found, originals, TABLE, refuse=True))
-    assert isinstance(found[0], Entry)
 
 
 @pytest.mark.slow

@@ -7,14 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from commands import call
 from multigrid_rl.competition import copies
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.copies import agent_fingerprint, watch
-from multigrid_rl.competition.grading import KEY_FILE
 from multigrid_rl.competition.likelihoods import attribute
-from multigrid_rl.competition.process import MAX_FILES, MAX_PROCESSES, MAX_THREADS
-from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.files import data_root
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -130,20 +126,3 @@ def test_draws_of_a_network_are_as_far_from_it_as_draws_are_and_those_of_one_ali
         return error / expected_error
 
     assert told(mine) < copies.DRAWN_FACTOR < told(alike)
-
-
-def test_instructor_page_is_accurate():
-    page = (data_root() / "docs" / "instructors.md").read_text(encoding="utf-8")
-    counted = f"{MAX_PROCESSES} processes, {MAX_THREADS:,} threads"
-    own = f"{counted}, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
-    assert own in page
-    for bound in (copies.KNOWN_SHARE, copies.HAND_IN_SHARE, copies.TWO_SHARE, copies.MIN_SHARE):
-        assert f"| {bound:.0%}".replace("%", " %") in page
-    assert f"{copies.MAX_ERROR}" in page
-    assert KEY_FILE in page
-    for verb in ("cup", "grade"):
-        message = call(verb, "--help").output
-        for option in ("--trusted",) if verb == "cup" else ("--earlier",):
-            assert option in message
-            assert option in page
-        assert "--allow-copies" in message

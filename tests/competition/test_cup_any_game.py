@@ -241,12 +241,6 @@ def test_grade_in_tictactoe(tictactoe, tmp_path):
     assert "model.safetensors" in json.loads(broken.output.splitlines()[-1])["problem"]
 
 
-def test_copy_of_an_earlier_hand_in_gets_no_points(tictactoe, tmp_path):
-    shutil.copytree(tictactoe / "ada", tmp_path / "earlier" / "old")
-    result = graded(tictactoe, tmp_path, options=("--earlier", tmp_path / "earlier"))
-    assert "a copy of earlier/old" in json.loads(result.output.splitlines()[-1])["problem"]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -15,7 +15,6 @@ from commands import call, complaint, works
 from composing import refusal
 from multigrid_rl.competition import cup as cups
 from multigrid_rl.competition import cup_folder
-from multigrid_rl.competition import entries as cup_entries
 from multigrid_rl.competition.cup import play_cup
 from multigrid_rl.competition.entries import CupConfig, Entry, find_entries
 from multigrid_rl.competition.folders import exclusive_lock
@@ -117,15 +116,6 @@ def test_bundle_changed_in_play_plays_as_submitted(tmp_path, monkeypatch):
     kept = tmp_path / "cup" / "entries" / "mine"
     model = data_root() / "checkpoints" / "blue-rookie" / "model.safetensors"
     assert (kept / "model.safetensors").read_bytes() == model.read_bytes()
-
-
-def test_bundle_is_loaded_once_per_side(tmp_path, monkeypatch):
-    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
-    loads = []
-    load_team = cup_entries.load_team
-    monkeypatch.setattr(cup_entries, "load_team", lambda *args: loads.append(args[2]) or load_team(*args))
-    played(tmp_path / "in", tmp_path / "cup", "random", "idle", "hunter")
-    assert sorted(loads) == ["blue", "red"]
 
 
 def test_copy_keeps_modes_and_links_but_shares_nothing(tmp_path):

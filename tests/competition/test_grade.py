@@ -88,12 +88,6 @@ def test_too_few_points_are_status_1(tmp_path):
     assert (result.exit_code, line["passed"]) == (1, False)
 
 
-def test_hidden_opponent_lies_beside_rubric(tmp_path):
-    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "secret")
-    result, line = grade(tmp_path, RUBRIC | {"exams": [EXAM | {"opponent": "secret"}]})
-    assert (result.exit_code, line["exams"][0]["checks"][0]["met"]) == (0, True)
-
-
 def test_unplayable_bundle_gets_no_points_with_reason(tmp_path):
     broken = shutil.copytree(BUNDLE, tmp_path / "broken")
     (broken / MODEL_FILE).write_bytes(b"\x80\x04no tensors")
@@ -177,10 +171,7 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
         ({"exams": [EXAM | {"opponent": "nobody"}]}, "opponent=nobody"),
         ({"exams": [EXAM | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
         ({"exams": [EXAM | {"checks": [{"metric": "win/*", "points": 9}]}]}, "exactly one of at_most and at_least"),
-        (
-            {"scenario": "single", "exams": [EXAM | {"opponent": None}]},
-            "exams.0.sides: expected own, as in scenario=single",
-        ),
+        ({"scenario": "single", "exams": [EXAM | {"opponent": None}]}, "exams.0.sides: expected own, as in"),
         ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
         ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),
         ({"pass_point": 3}, "did you mean pass_points?"),

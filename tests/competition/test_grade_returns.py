@@ -71,28 +71,6 @@ def rubric_in(folder, text: str = RUBRIC):
     return folder / "rubric.yaml"
 
 
-def graded(entries, name: str):
-    result = call("grade", entries / "in" / name, "--rubric", entries / "rubric.yaml")
-    return result.exit_code, json.loads(result.output.splitlines()[-1])
-
-
-@pytest.mark.slow
-def test_points_tell_right_mediocre_and_broken_apart(entries):
-    found = {name: graded(entries, name) for name in ("ada", "bob", "eve")}
-    assert [status for status, _ in found.values()] == [0, 1, 1]
-    ada, bob, eve = (grade for _, grade in found.values())
-    assert (ada["points"] >= 90, ada["exams"][0]["episodes"]) == (True, 100)
-    assert bob["points"] < 10, "nine steps an episode"
-    assert eve["points"] == 0
-    assert "model.safetensors" in eve["problem"]
-
-
-@pytest.mark.slow
-def test_same_seed_gives_the_same_grade(entries):
-    first, second = (graded(entries, "ada")[1] for _ in range(2))
-    assert {**first, "seconds": 0} == {**second, "seconds": 0}
-
-
 def test_class_is_one_table_and_names_copies(entries, tmp_path):
     hand_ins = tmp_path / "in"
     shutil.copytree(entries / "in", hand_ins)
@@ -100,6 +78,8 @@ def test_class_is_one_table_and_names_copies(entries, tmp_path):
     works("grade", hand_ins, "--rubric", rubric_in(tmp_path), "-o", tmp_path / "grades.csv")
     rows = {row["student"]: row for row in csv.DictReader((tmp_path / "grades.csv").open())}
     assert float(rows["ada"]["points"]) >= 90
+    assert float(rows["bob"]["points"]) < 10, "nine steps an episode"
+    assert "model.safetensors" in rows["eve"]["problem"]
     assert rows["ada"]["same_as"].startswith("kim")
     assert rows["kim"]["same_as"].startswith("ada")
     assert not rows["bob"]["same_as"], "it always does the same, as others who learned nothing"

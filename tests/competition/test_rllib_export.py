@@ -128,16 +128,6 @@ def test_networks_that_can_be_expressed(config, observation, tmp_path):
     acts_alike(tmp_path / "mine", folder / MODULES / "red", observation=observation)
 
 
-@pytest.mark.slow
-def test_a_run_of_ours_that_rllib_saved(tmp_path):
-    algorithm = config("1v1", "train.num_envs=8", "train.num_steps=16", "train.minibatch_size=128", seed=1).build_algo()
-    algorithm.train()
-    algorithm.save_to_path(str(tmp_path / "check"))
-    algorithm.stop()
-    works("export", tmp_path / "check", "--seat", "red_0", "-o", tmp_path / "mine")
-    acts_alike(tmp_path / "mine", tmp_path / "check" / MODULES / "red_0", observation="tokens")
-
-
 @pytest.mark.parametrize(
     ("scenario", "seat", "values"),
     [("cartpole", "agent_0", []), ("file", "red_0", []), ("2v2", "red", ["scheme=ctde"])],

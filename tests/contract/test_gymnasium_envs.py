@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from hostile_agents import ACTIONS, SIZE
+import hostile_agents  # noqa: F401 - registers environments
 from multigrid_rl.envs.base import flat_actions
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, describe_env
 from multigrid_rl.files import install_command
@@ -74,24 +74,6 @@ def test_integer_numbers_are_rounded():
     envs = echo("whole", 1)
     envs.step({AGENT: np.array([[-1.7, 2.6]], np.float32)})
     assert native(envs).taken[-1].tolist() == [-2, 3]
-
-
-@pytest.mark.parametrize(
-    ("kind", "wanted"),
-    [
-        ("started", spaces.MultiDiscrete([3])),
-        ("parts", spaces.MultiDiscrete([2, 4, 3])),
-        ("grid", spaces.MultiDiscrete([2, 4, 3, 2])),
-        ("vector", ACTIONS["vector"]),
-        ("double", spaces.Box(-1.0, 3.0, (4,), np.float32)),
-    ],
-)
-def test_agent_action_space_is_flat(kind, wanted):
-    specs = GymnasiumFactory("Echo-v0", 0, {"actions": kind}).specs
-    (agent,) = specs.agents
-    assert agent.action_space == wanted
-    assert (specs.seats, specs.teams, specs.modules, specs.events) == ((AGENT,), ("agents",), (AGENT,), ())
-    assert agent.observation_size == SIZE
 
 
 def test_observations_are_vectors_of_float32():

@@ -52,19 +52,13 @@ def player_of(folder, seen=BOX, acts=ACTS[0], *, told=False, **model):
 
 
 @pytest.mark.parametrize("acts", ACTS, ids=str)
-def test_predicted_actions_are_those_that_an_environment_takes(tmp_path, acts):
+def test_predicted_actions_are_those_that_an_environment_takes_and_drawn_by_a_numpy_generator(tmp_path, acts):
     player = player_of(tmp_path / "one", acts=acts)
     rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     taken = player.predict(rows)[0]
     assert (taken.dtype, taken.shape) == (acts.dtype, (50, *acts.shape))
     assert all(acts.contains(row) for row in taken)
     assert acts.contains(player.predict(rows[0])[0])
-
-
-@pytest.mark.parametrize("acts", ACTS, ids=str)
-def test_actions_are_drawn_from_a_numpy_generator(tmp_path, acts):
-    player = player_of(tmp_path / "one", acts=acts)
-    rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     drawn = [player.predict(rows, rng=np.random.default_rng(seed))[0] for seed in (1, 1, 2)]
     assert all(acts.contains(row) for row in drawn[0])
     assert np.array_equal(drawn[0], drawn[1])

@@ -19,6 +19,7 @@ from multigrid_rl.text import ConfigError
 from tests.tiny_runs import TINY, tiny_run, without_time
 
 SMALL = [*TINY, "seed=5"]
+FAILURES = "cluster.max_consecutive_failures"
 
 pytestmark = pytest.mark.usefixtures("no_session")
 
@@ -96,6 +97,12 @@ def test_returns_are_means_over_the_newest_hundred_episodes_of_all_agents(built)
             ((0, 0.02), (999, -0.01)),
         ),
         (lambda made: made.training(grad_clip=0.7), "train.grad_clip", 0.7),
+        (lambda made: made, "train.kl_coef", None),
+        (lambda made: made.training(use_kl_loss=False, kl_coeff=0.5), "train.kl_coef", None),
+        (lambda made: made.training(use_kl_loss=True), "train.kl_coef", 0.2),
+        (lambda made: made.training(kl_coeff=0.2), "train.kl_coef", 0.2),
+        (lambda made: made.training(kl_target=0.01), "train.kl_coef", 0.2),
+        (lambda made: made.training(kl_target=0.01, kl_coeff=0.7, use_kl_loss=True), "train.kl_coef", 0.7),
         (lambda made: made.training(num_epochs=5), "train.epochs", 5),
         (lambda made: made.training(minibatch_size=64), "train.minibatch_size", 64),
         (lambda made: made.training(train_batch_size=64 * 8, minibatch_size=64), "train.num_steps", 16),
@@ -106,6 +113,9 @@ def test_returns_are_means_over_the_newest_hundred_episodes_of_all_agents(built)
         (lambda made: made.env_runners(sample_timeout_s=7), "cluster.sample_timeout_s", 7),
         (lambda made: made.learners(num_learners=1), "cluster.num_learners", 1),
         (lambda made: made.debugging(seed=77), "seed", 77),
+        (lambda made: made.fault_tolerance(restart_failed_env_runners=True), FAILURES, 5),
+        (lambda made: made.fault_tolerance(restart_failed_env_runners=False), FAILURES, 1),
+        (lambda made: made.fault_tolerance(num_consecutive_env_runner_failures_tolerance=100), FAILURES, 100),
     ],
 )
 def test_settings_of_rllib_become_keys_of_ours(change, key, value):

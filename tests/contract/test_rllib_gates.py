@@ -175,23 +175,6 @@ def test_one_setting_serves_several_algorithms():
 
 
 @pytest.mark.slow
-def test_stock_ppo_on_cartpole_is_judged(built, capsys):
-    gates = [Gate(RETURN, ">=", 9, window=200), Gate("learners/default_policy/entropy", "<=", 1, window=200)]
-    made = (
-        PPOConfig()
-        .environment("CartPole-v1")
-        .env_runners(num_env_runners=0)
-        .training(train_batch_size=200, minibatch_size=100, num_epochs=1)
-        .callbacks(GateCallback(gates, report_episodes=1, every_s=0))
-    )
-    algorithm = built(made)
-    found = [algorithm.train()["gates"] for _ in range(3)]
-    assert found[-1]["held"]
-    assert found[-1]["learners/default_policy/entropy"]["value"] < 1
-    assert "env_runners/episode_return_mean >= 9 now" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_stock_multi_agent_environment_is_judged_module_by_module(built):
     module = "env_runners/module_episode_returns_mean/one"
     gates = [Gate(module, ">=", 9, window=200), Gate("learners/two/entropy", "<=", 1, window=200)]

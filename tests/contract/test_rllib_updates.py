@@ -1,16 +1,22 @@
-"""RLlib's settings of an update mean what they mean there: schedules, the KL penalty, single modules."""
+"""RLlib's settings of an update mean what they mean there, and what its own means put into an algorithm holds."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import ray
 import torch
 from gymnasium.spaces import Box, MultiDiscrete
+from ray import tune
+from ray._common.deprecation import DEPRECATED_VALUE
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
 from ray.rllib.utils.schedules.scheduler import Scheduler
 
 from multigrid_rl.learn.losses import KlPenalty
 from multigrid_rl.models.distributions import distribution_of
-from multigrid_rl.rllib import config
+from multigrid_rl.rllib import MultigridAlgorithm, config
 from multigrid_rl.text import ConfigError
 from tests.tiny_runs import TINY, running, without_time
 
@@ -82,23 +88,6 @@ def test_kl_penalty_holds_the_policy_and_its_weight_follows_the_target(network):
     assert [result["learners"]["red_0"]["curr_kl_coeff"] for result in loose] == [0.1, 0.05]
     with pytest.raises(ConfigError, match=r"train.kl_coef: expected null with model.head=mixture"):
         config("halfcheetah", "train.kl_coef=0.2", "model.head=mixture")
-
-
-@pytest.mark.parametrize(
-    ("change", "coefficient"),
-    [
-        (lambda made: made, None),
-        (lambda made: made.training(use_kl_loss=False, kl_coeff=0.5), None),
-        (lambda made: made.training(use_kl_loss=True), 0.2),
-        (lambda made: made.training(kl_coeff=0.2), 0.2),
-        (lambda made: made.training(kl_target=0.01), 0.2),
-        (lambda made: made.training(kl_target=0.01, kl_coeff=0.7, use_kl_loss=True), 0.7),
-    ],
-)
-def test_any_setting_of_the_kl_penalty_turns_it_on_unless_it_is_off(change, coefficient):
-    made = change(config("1v1", *SMALL))
-    made.validate()
-    assert made.settings.run.train.kl_coef == coefficient
 
 
 def test_kl_penalty_goes_on_after_a_restore(built, tmp_path):
@@ -189,14 +178,212 @@ def test_keys_of_public_dashboards_are_there_from_the_first_result_on():
     assert np.isnan(first["gates"]["return_mean/red_0"]["value"])
 
 
-def test_restarting_env_runners_is_what_happens_and_not_restarting_ends_the_run():
-    for value, failures in ((True, 5), (False, 1)):
-        made = config("1v1", *SMALL).fault_tolerance(restart_failed_env_runners=value)
-        made.validate()
-        assert made.settings.run.cluster.max_consecutive_failures == failures
+def test_what_is_not_followed_is_refused_in_one_line():
+    from multigrid_rl.rllib.build import RLLIBS  # noqa: PLC0415
+    from multigrid_rl.rllib.translation import CONVERTED, SAME  # noqa: PLC0415
+
+    followed = {*RLLIBS, *SAME, *CONVERTED}
+    for name in sorted(vars(config("1v1", *TINY))):
+        deprecated = getattr(PPOConfig(), name, None) == DEPRECATED_VALUE
+        if name in followed or deprecated or name.startswith(("callbacks_", "evaluation_")):
+            continue
+        made = config("1v1", *TINY)
+        vars(made)[name] = {"other"} if name == "policies" else object()
+        with pytest.raises(ConfigError, match=r"^.*nothing of ours follows it.*$"):
+            made._user_values()
 
 
-def test_tolerance_of_failures_counts_also_where_it_is_the_default_of_rllib():
-    made = config("1v1", *SMALL).fault_tolerance(num_consecutive_env_runner_failures_tolerance=100)
-    made.validate()
-    assert made.settings.run.cluster.max_consecutive_failures == 100
+def test_fragment_and_batch_that_differ_are_refused():
+    made = config("1v1", *TINY).env_runners(rollout_fragment_length=32)
+    assert made.copy().training(train_batch_size=32 * 32)._user_values() == {"train.num_steps": 32}
+    with pytest.raises(ConfigError, match="rollout_fragment_length: expected 16, which follows from the batch, got 32"):
+        made.training(train_batch_size=32 * 16)._user_values()
+
+
+def test_values_that_no_configuration_has_are_refused_by_their_key():
+    with pytest.raises(ConfigError, match=r"^model.hidden: expected numbers, texts, lists and mappings, got .*Categ"):
+        config("1v1", hidden=[tune.choice([16, 32]), 16])
+    with pytest.raises(ConfigError, match=r"^scenario: expected"):
+        config(tune.choice(["1v1", "coop"]))
+
+
+PART = "learner_group/learner/rl_module/red_0"
+
+
+@pytest.fixture
+def tiny(built):
+    """Builds tiny algorithms of 1v1."""
+    return lambda *overrides: built(config("1v1", *TINY, *overrides))
+
+
+def by_component(one, other, path):
+    one.restore_from_path(f"{path}/{PART}", component=PART)
+
+
+def by_state(one, other, path):
+    one.set_state({"learner_group": {"learner": {"rl_module": other.learner_group.get_weights()}}})
+
+
+def by_weights(one, other, path):
+    one.set_weights(other.get_weights())
+
+
+def by_learner_group(one, other, path):
+    one.learner_group.set_state({"learner": other.learner_group.get_state()["learner"]})
+
+
+def by_sync_of_env_runners(one, other, path):
+    by_learner_group(one, other, path)
+    one.env_runner_group.sync_weights(from_worker_or_learner_group=one.learner_group)
+
+
+def played(algorithm):
+    """Weights that the next batch is played with, and what its update reports."""
+    hashes, sample = [], algorithm.run.sampler.sample
+
+    def noted():
+        experience = sample()
+        hashes.extend(part.weights_hash for part in experience)
+        return experience
+
+    algorithm.run.sampler.sample = noted
+    result = algorithm.train()
+    del algorithm.run.sampler.sample
+    return hashes, result["learners"]["red_0"]
+
+
+@pytest.mark.parametrize("put", [by_component, by_state, by_weights, by_learner_group, by_sync_of_env_runners])
+def test_weights_put_in_by_rllibs_means_are_trained_on_from(put, tiny, tmp_path):
+    other, one = tiny("seed=1", "train.lr=0.01"), tiny("seed=2")
+    other.train()
+    path = other.save_to_path(str(tmp_path))
+    one.train()
+    put(one, other, path)
+    given = other.env_runner.weights_hash()
+    hashes, learnt = played(one)
+    assert hashes == [given]
+    assert learnt["mean_kl_loss"] < 1e-3
+    assert learnt["default_optimizer_learning_rate"] == one.config.settings.run.train.lr
+    one.train()
+    assert not ray.is_initialized()
+
+
+def test_step_sizes_follow_the_configuration_whatever_was_set_on_optimisers(tiny):
+    one, same = tiny("seed=2"), tiny("seed=2")
+    one.learner_group.foreach_learner(
+        lambda learner: [group.update(lr=0.5) for group in learner.updater.optimizers["red_0"][0].param_groups]
+    )
+    rows = [one.train()["multigrid_rl"], same.train()["multigrid_rl"]]
+    assert without_time(rows[:1]) == without_time(rows[1:])
+    assert one.run.fingerprints() == same.run.fingerprints()
+
+
+class Restoring(RLlibCallback):
+    """Restores a whole checkpoint when an algorithm is there, or after its second iteration."""
+
+    path, when = "", "start"
+
+    def on_algorithm_init(self, *, algorithm, **_):
+        if self.when == "start":
+            algorithm.restore_from_path(self.path)
+
+    def on_train_result(self, *, algorithm, result, **_):
+        if self.when == "later" and result["training_iteration"] == 2:
+            type(self).when = ""
+            algorithm.restore_from_path(self.path)
+
+
+@pytest.mark.parametrize("when", ["start", "later"])
+def test_whole_restore_inside_a_callback_goes_on_from_there(when, tiny, built, tmp_path, monkeypatch):
+    first = tiny("seed=1")
+    first.train()
+    monkeypatch.setattr(Restoring, "path", first.save_to_path(str(tmp_path)))
+    monkeypatch.setattr(Restoring, "when", when)
+    second = built(config("1v1", *TINY, "seed=1").callbacks(Restoring))
+    for _ in range(2 if when == "later" else 0):
+        second.train()
+    rows = [first.train()["multigrid_rl"], second.train()["multigrid_rl"]]
+    assert without_time(rows[:1]) == without_time(rows[1:])
+
+
+GATES = "scenario.gates=[{metric: win/red_0, at_least: 0.5}]"
+MIXED = "scenario.seats.blue_0={hunter: 1, random: 1}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "warned"),
+    [
+        ((), ("train.gamma=0.9",), ""),
+        ((), ("scenario.game.max_steps=99",), ""),
+        ((), ("scenario.seats.blue_0=random",), ""),
+        ((MIXED,), ("scenario.seats.blue_0={hunter: 3, random: 1}",), ""),
+        ((), ("train.num_envs=64", "train.num_steps=8"), "games start afresh"),
+        ((), (MIXED,), "games start afresh"),
+        ((MIXED,), (), "games start afresh"),
+        ((MIXED,), ("scenario.seats.blue_0={random: 1, blue-rookie: 1}",), "games start afresh"),
+        ((), (GATES,), "other gates than before are judged anew"),
+        ((GATES,), (GATES.replace("5}", "5, window: 9}"),), "other gates than before are judged anew"),
+    ],
+)
+def test_what_changes_at_a_restore_is_taken_or_starts_afresh(before, after, warned, tiny, tmp_path, caplog):
+    first = tiny("seed=1", *before)
+    first.train()
+    second = tiny("seed=1", *after)
+    second.restore_from_path(first.save_to_path(str(tmp_path)))
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("multigrid_rl")] == [
+        text for text in [next((r.getMessage() for r in caplog.records if warned in r.getMessage()), "")] if warned
+    ]
+    assert second.run.fingerprints() == first.run.fingerprints()
+    result = second.train()
+    assert result["num_env_steps_sampled_lifetime"] == 1024
+    assert [state.gate for state in second.run.keeper.states] == second.run.stages[0].gates
+
+
+def test_modules_are_neither_added_nor_removed(tiny):
+    one = tiny()
+    for call in (one.add_module, one.remove_module):
+        with pytest.raises(ConfigError, match="add_module or remove_module: expected the modules of the scenario"):
+            call("blue_0")
+    assert not ray.is_initialized()
+
+
+def test_nothing_of_rays_is_replaced_for_others_while_algorithms_are_built():
+    before, seen = ray.put, []
+
+    class Looking(RLlibCallback):
+        def on_algorithm_init(self, **_):
+            seen.append(ray.put)
+
+    def build(seed: int) -> None:
+        MultigridAlgorithm.stop(config("1v1", *TINY, seed=seed).callbacks(Looking).build_algo())
+
+    for _ in range(2):
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(build, range(4)))
+    assert ray.put is before
+    assert all(put is before for put in seen)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["1v1", "model.hidden=[8]"], r"model.hidden: expected \[16, 16\], as in .*, got \[8\]$"),
+        (["1v1", "model.activation=relu"], r"model.activation: expected tanh, as in .*, got relu$"),
+        (["1v1", "model=gru", "model.hidden=[16]"], r"model.name: expected mlp, as in .*, got gru$"),
+        (["coop"], r"modules: expected red_0, red_1, got red_0$"),
+    ],
+)
+def test_checkpoints_of_other_networks_are_refused_in_one_line(overrides, message, tiny, tmp_path):
+    path = tiny().save_to_path(str(tmp_path))
+    scenario, *own = overrides
+    with pytest.raises(ConfigError, match=message):
+        config(scenario, *TINY, *own).build_algo().restore_from_path(path)
+
+
+@pytest.mark.parametrize("put", [by_component, by_state, by_weights, by_learner_group])
+def test_weights_of_other_networks_are_refused_in_one_line(put, tiny, tmp_path):
+    other, one = tiny(), tiny("model.hidden=[8]")
+    path = other.save_to_path(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"weights of another network, net.table: expected shape \(583, 16\), got "):
+        put(one, other, path)

@@ -9,7 +9,6 @@ from gymnasium import spaces
 
 from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, describe_env
-from multigrid_rl.models.registry import network_of
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 from strange_games import legal_actions
@@ -105,14 +104,6 @@ def test_boxes_of_any_rank_are_flattened(monkeypatch, shape):
     (agent,) = factory.specs.agents
     assert agent.observation_size == np.prod(shape)
     assert factory.build(2, 0).observations()[AGENT].shape == (2, agent.observation_size)
-
-
-def test_images_are_read_by_convolutions(monkeypatch):
-    factory = GymnasiumFactory(register(monkeypatch, seen=spaces.Box(0, 255, (9, 7, 3), np.uint8)), 0)
-    (agent,) = factory.specs.agents
-    assert agent.image == (9, 7, 3)
-    network_of(agent, {"name": "cnn", "hidden": [8], "activation": "relu"})
-    assert factory.build(2, 0).observations()[AGENT].max() <= 1
 
 
 SEVERAL = r"of several agents: a ParallelEnv .*env_id=pettingzoo:MODULE:FUNCTION"

@@ -1,22 +1,36 @@
-"""Whatever is lost: nothing already reported is, and the run goes on or stops with a clear line."""
+"""Whatever is lost, killed, closed or interrupted: nothing reported is lost, and the run goes on or says why not."""
 
+import itertools
 import json
 import os
+import pty
 import random
 import resource
+import select
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import ray
+from ray.cluster_utils import Cluster
 
 from bundles import unchanged
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.files import data_root
 from multigrid_rl.players.cards import read_card, read_network
+from multigrid_rl.rllib.algorithm import built_algorithm
 from multigrid_rl.runs.checkpoints import check, newest_good
-from processes import clear_lines, rows_of
+from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.training.loop import train
+from multigrid_rl.training.stages import stages_of
+from processes import PATIENCE_S, SMALL, clear_lines, rows_of
+from tiny_runs import without_time
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")]
 RUNNER, LEARNER = "ray::BatchedEnvRunner", "ray::_WrappedExecutable"
@@ -181,3 +195,115 @@ def test_removed_opponent_only_prevents_resume(start, tmp_path):
         assert again.process.returncode == 2
         assert "scenario.seats.blue_0=blue-rookie" in line
     assert check(newest_good(run).path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_run_resumes_exactly_after_signal_to_group(start, tmp_path, number):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    training = start(f"run_dir={run}", "--until", "1e9")
+    training.until(lambda: len(rows_of(run)) > 3, "the first rows")
+    # timeout signals its child, and the group that the child is in; a second Ctrl-C would not wait for a checkpoint
+    for _ in range(1 if number == signal.SIGINT else 2):
+        os.killpg(training.process.pid, number)
+    output = training.end()
+    assert training.process.returncode == 130, output
+    assert "Traceback" not in output
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["ended"] == "interrupted"
+    assert any(line.startswith("saved:") for line in output.splitlines()[-4:])
+    assert training.gone()
+    until = str(verdict["env_steps"] + 2048)
+    for command in (["--resume", str(run)], [f"run_dir={whole}"]):
+        again = start(*command, "--until", until)
+        assert "NOT HELD" in again.end()
+        assert again.process.returncode == 0
+    assert without_time(rows_of(run)) == without_time(rows_of(whole))
+    ends = [json.loads((path / "verdict.json").read_text()) for path in (run, whole)]
+    assert ends[0]["weights"] == ends[1]["weights"]
+    assert ends[0]["gates"] == ends[1]["gates"]
+
+
+def test_closed_terminal_leaves_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    number, terminal = pty.fork()
+    if number == 0:
+        command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={run}", "--until", "1e9"]
+        os.execv(sys.executable, command)
+    deadline = time.monotonic() + 240
+    while len(rows_of(run)) < 4:
+        assert time.monotonic() < deadline, "no iteration finished in time"
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 10_000)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) == 130
+    assert json.loads((run / "verdict.json").read_text())["ended"] == "interrupted"
+
+
+def test_broken_pipe_leaves_checkpoint_and_clean_stderr(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={run}", "--until", "1e9"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()  # train ... | head -1
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 130
+    assert json.loads((run / "verdict.json").read_text())["ended"] == "interrupted"
+
+
+STORE = {"object_store_memory": 100 * 2**20}
+
+
+@pytest.fixture
+def cluster():
+    """A head without CPUs to play on; nodes are added by the test."""
+    one = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **STORE})
+    yield one
+    ray.shutdown()
+    one.shutdown()
+
+
+class Story:
+    """What happens to the nodes while the run goes on, told by the rows."""
+
+    def __init__(self, cluster: Cluster, lost) -> None:
+        self.cluster, self.lost = cluster, lost
+        self.rows = []
+        self.chapter = "both play"
+        self.began = time.monotonic()
+
+    def observe(self, row, keeper) -> None:
+        assert time.monotonic() - self.began < PATIENCE_S, f"nothing came after {self.chapter}"
+        self.rows.append(row)
+        if self.chapter == "both play" and len(self.rows) == 4:
+            self.cluster.remove_node(self.lost, allow_graceful=False)
+            self.chapter = "one is lost"
+        elif self.chapter == "one is lost" and row["env_runners"] == 1:
+            self.cluster.add_node(num_cpus=1, **STORE)
+            self.chapter = "another joins"
+        elif self.chapter == "another joins" and row["env_runners"] == 2:
+            self.chapter = "both play again"
+
+    def over(self) -> bool:
+        return self.chapter == "both play again"
+
+
+def test_run_survives_lost_node_and_uses_new_one(cluster, tmp_path, caplog):
+    nodes = [cluster.add_node(num_cpus=1, **STORE) for _ in range(2)]
+    cluster.wait_for_nodes()
+    config = compose([*SMALL, f"address={cluster.address}", "cluster.num_env_runners=2", "train.until=1e9"])
+    folder = RunFolder(tmp_path / "run", config, env_factory(config).load())
+    story = Story(cluster, nodes[1])
+    try:
+        with built_algorithm(config, stages_of(config)) as algorithm:
+            verdict = train(algorithm, config, folder, story.observe, story.over)
+    finally:
+        folder.close()
+    assert verdict["ended"] == "interrupted"
+    assert verdict["env_runner_restarts"] >= 1  # a replacement may be sent to the lost node, too
+    rows = rows_of(tmp_path / "run")
+    assert rows == story.rows
+    assert [count for count, _ in itertools.groupby(row["env_runners"] for row in rows)] == [2, 1, 2]
+    for before, after in itertools.pairwise(rows):
+        assert after["env_steps"] - before["env_steps"] == 256 * after["env_runners"]
+    assert "was lost" in caplog.text
+    assert "is back, with new games" in caplog.text

@@ -1,5 +1,6 @@
-"""Adversarial imitation: formulas, horizons, exact resume, and that a policy comes to do what was shown."""
+"""Adversarial imitation: formulas, horizons, exact resume, a policy that does what was shown; whole runs."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,16 +9,24 @@ import pytest
 import torch
 
 import hostile_agents  # noqa: F401 - registers environments
-from demonstrated import Shown
+from commands import call, complaint, works
+from demonstrated import Shown, pusher
+from multigrid_rl.cli.train import resume_training
+from multigrid_rl.config.compose import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.imitation.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Steps, encoded
+from multigrid_rl.imitation.imitation_trainers import AdversarialOptions
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.batches import estimate
 from multigrid_rl.learn.rollout import collector_of
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError
+from run_folders import killed
+from tiny_runs import rows_of, tiny_run, unknown_metrics, without_time
 from updates import PPO
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 HOW = Estimator(0.9, 0.95)
 GAIL = AdversarialConfig(
@@ -223,3 +232,52 @@ def test_rejects_early_ends_unless_allowed():
     space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}
     with pytest.raises(RunError, match=message % "demonstrations"):
         AdversarialUpdate(GAIL, early, {AGENT: net}, space, PPO, device=CPU)
+
+
+SMALL = [
+    "env_id=Pendulum-v1", "env_args={max_episode_steps: 20}", "train.num_envs=8", "train.num_steps=32",
+    "train.minibatch_size=64", "train.until=1024", "train.checkpoint_every=512", "train.adversarial.steps=2",
+    "scenario.report_episodes=8", "model.normalise=true", "model.scale_values=true",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    return pusher(tmp_path_factory.mktemp("demos"), 20)
+
+
+@pytest.mark.parametrize("kind", ["gail", "airl"])
+def test_learnt_reward_run_resumes_exactly(demo, tmp_path, kind):
+    whole = tmp_path / "whole"
+    verdict, rows = tiny_run(whole, *SMALL, f"train={kind}", f"data={demo}")
+    assert unknown_metrics(rows) == []
+    assert all(0 <= row["learner/agent_0/discriminator_accuracy"] <= 1 for row in rows)
+    assert all(np.isfinite(row["learner/agent_0/learnt_reward"]) for row in rows)
+    # Pendulum pays nothing above 0; 20 steps of a reward that is learnt would.
+    assert all(row["return_mean/agent_0"] < 0 for row in rows if "return_mean/agent_0" in row)
+    data = json.loads((whole / "provenance.json").read_text())["data"]
+    assert (data["who"], data["rows"]) == ("pusher", 200)
+    broken = killed(whole, tmp_path / "broken", "step_000001024")
+    assert resume_training(broken, [])["weights"] == verdict["weights"]
+    assert without_time(rows_of(broken)) == without_time(rows)
+
+
+def test_reward_of_another_run_is_no_key_but_its_null_in_older_files_is_read(demo):
+    asked = [*SMALL, "train=gail", f"data={demo}"]
+    assert "train.adversarial.reward" in complaint(call("train", *asked, "train.adversarial.reward=x"))
+    options = compose(asked).train.adversarial
+    assert AdversarialOptions.model_validate({**options.model_dump(), "reward": None, "replay": 0}) == options
+
+
+def test_rejects_demonstrations_of_another_environment(demo, tmp_path):
+    other = ["env_id=CartPole-v1", "experiment=none", "train=gail", f"data={demo}", f"run_dir={tmp_path / 'run'}"]
+    assert "env: expected CartPole-v1, got Pendulum-v1" in complaint(call("train", *other))
+
+
+@pytest.mark.parametrize("head", ["mixture", "bins"])
+def test_probabilistic_heads_train_by_ppo_and_evaluate(tmp_path, head):
+    run = tmp_path / "run"
+    _, rows = tiny_run(run, "env_id=Pendulum-v1", f"model.head={head}", "train.until=512", "train.checkpoint_every=512")
+    assert np.isfinite([row["entropy/agent_0"] for row in rows]).all()
+    assert rows[-1]["learner/agent_0/grad_norm"] > 0
+    works("evaluate", run, "--episodes", 4, "-o", tmp_path / "judged")

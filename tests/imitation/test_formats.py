@@ -1,18 +1,27 @@
-"""Recorded play from others and for others."""
+"""Recorded play from others and for others, from a user's own classes and from games of persons."""
 
 import itertools
+import json
 import math
 import pickle
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from commands import call, complaint, works
+from multigrid_rl.config.compose import load_scenario
+from multigrid_rl.evaluation.replays import record, replay
 from multigrid_rl.imitation.demonstrations import read_demonstrations
 from multigrid_rl.imitation.torch_file import content_of, steps
+from multigrid_rl.players.episodes import play_games
+from multigrid_rl.players.scripted import KeyRunner, RandomPlayer
+from tiny_runs import tiny_run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 PENDULUM = ("env_id=Pendulum-v1", "experiment=none")
 
@@ -146,10 +155,7 @@ def spoilt(name, row, value):
         (spoilt("observations", 5, np.nan), "x.pt: column observations: expected finite numbers, got nan in row 5"),
         (spoilt("actions", 5, np.inf), "x.pt: column actions: expected finite numbers, got inf in row 5"),
         (course(8, observations=np.zeros((8, 1)), actions=np.zeros((8, 3))), "are the two exchanged?"),
-        (
-            course(8, observations=np.zeros((9, 3))),
-            "x.pt: expected as many actions as observations, or a list of episo",
-        ),
+        (course(8, observations=np.zeros((9, 3))), "x.pt: expected as many actions as observations, or a list"),
         (episodes(3) | {"observations": episodes(3, 4)["observations"]}, "as many episodes of actions as of observa"),
         ({name: [*of, of[0][:0]] for name, of in episodes(3).items()}, "x.pt: episode 1: expected steps, "),
     ],
@@ -203,3 +209,139 @@ def test_minari_round_trip(demo, tmp_path, monkeypatch):
     mine, theirs = read_demonstrations(demo), read_demonstrations(tmp_path / "back")
     for name in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends", "final_observations"):
         assert (getattr(mine, name) == getattr(theirs, name)).all(), name
+
+
+class Leaner:
+    """Pushes the cart to where its pole leans: about 150 steps of CartPole."""
+
+    def __init__(self, observation_space, action_space) -> None:
+        assert observation_space.shape == (4,)
+        assert action_space.nvec.tolist() == [2]
+
+    def act(self, view, state, rng):
+        return (view.tokens[:, 2] + view.tokens[:, 3] > 0).astype(int), None
+
+
+class Twister:
+    """Brakes a pendulum, and asks for more torque than there is."""
+
+    def __init__(self, *spaces) -> None:
+        pass
+
+    def act(self, view, state, rng):
+        return -5 * view.tokens[:, 2:3], None
+
+
+class Wrong(Leaner):
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), 2), None
+
+
+class Lost(Leaner):
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), np.nan), None
+
+
+class Fails(Leaner):
+    def act(self, view, state, rng):
+        raise ZeroDivisionError("no idea")
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch):
+    own = ModuleType("own_experts")
+    for one in (Leaner, Twister, Wrong, Lost, Fails):
+        setattr(own, one.__name__, one)
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+
+
+def test_evaluates_and_records_where_overrides_say(tmp_path):
+    works("evaluate", "own_experts:Leaner", "scenario=cartpole", "--episodes", 20, "-o", tmp_path / "judged")
+    modes = json.loads((tmp_path / "judged" / "summary.json").read_text())["modes"]
+    assert modes["stochastic"]["return_mean"] > 100, "random has 22"
+    works("data", "record", "own_experts:Twister", "env_id=Pendulum-v1", "-o", tmp_path / "demos", "--steps", 400)
+    data = read_demonstrations(tmp_path / "demos")
+    assert np.allclose(data.actions, np.clip(-5 * data.observations[:, 2:3], -2, 2), atol=1e-5), "as the task took them"
+
+
+def test_labels_what_a_learner_visits(tmp_path):
+    run = ["scenario=cartpole", "train=dagger", "expert=own_experts:Leaner", "train.until=1024", "train.epochs=1"]
+    _, rows = tiny_run(tmp_path / "run", *run)
+    assert rows[-1]["dagger/labels"] == 1024
+    assert rows[-1]["learner/agent_0/cloning_loss"] < rows[0]["learner/agent_0/cloning_loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Wrong", "actions: expected integers 0 to [1] of shape (3, 1)"),
+        ("Lost", "actions: expected finite numbers of shape (3, 1)"),
+        ("Fails", "ZeroDivisionError: no idea"),
+        ("None", "own_experts:None"),
+    ],
+)
+def test_what_cannot_act_is_refused_before_the_start(name, said):
+    result = call("evaluate", f"own_experts:{name}", "scenario=cartpole", "--episodes", 20)
+    assert result.exit_code not in (0, 70), result.output
+    assert said in complaint(result), result.output
+
+
+def doubled(obs, action, next_obs, reward, info):
+    return 2.0 * reward
+
+
+def test_recordings_leave_a_users_reward_out(tmp_path, monkeypatch):
+    own = ModuleType("own_rewards")
+    own.doubled = doubled
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+    tiny_run(tmp_path / "run", "env_id=CartPole-v1", "train.until=2048", "train.shaping=own_rewards:doubled")
+    assert call("data", "record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
+    assert set(read_demonstrations(tmp_path / "demos").rewards.tolist()) == {1.0}
+
+
+def test_recordings_of_a_board_run_leave_its_bonus_out(tmp_path):
+    tiny_run(tmp_path / "run", "scenario=single", "train.bonus={all: {step: 5.0}}", "train.until=512")
+    assert call("data", "record", tmp_path / "run", "--steps", 300, "-o", tmp_path / "demos").exit_code == 0
+    assert np.abs(read_demonstrations(tmp_path / "demos").rewards).max() < 5.0
+
+
+SPEC = load_scenario("1v1").spec
+
+
+def written(path, count=5):
+    """A file of games of a key runner as red, called you, against a random blue."""
+    played = play_games(SPEC, {"red_0": KeyRunner(SPEC), "blue_0": RandomPlayer()}, count, seed=3)
+    names = {"red_0": "you", "blue_0": "random"}
+    games = [record(SPEC, played, row, seed=3, players=names, label=f"game {row}") for row in range(count)]
+    path.write_text(json.dumps([game.model_dump() for game in games]))
+    return games
+
+
+def test_games_of_a_person_become_demonstrations(tmp_path):
+    games = written(tmp_path / "games.json")
+    works("data", "import", tmp_path / "games.json", "scenario=1v1", "-o", tmp_path / "demos")
+    data, red = read_demonstrations(tmp_path / "demos"), SPEC.seats.index("red_0")
+    assert data.card.who == "you"
+    first = 0
+    for game, behind in zip(games, data.episode_ends.tolist(), strict=True):
+        played = replay(game)
+        steps = behind - first
+        assert (data.observations[first:behind] == played.tokens[:steps, red]).all()
+        assert (data.actions[first:behind, 0] == played.actions[:steps, red]).all()
+        np.testing.assert_allclose(data.rewards[first:behind].sum(), played.reward[:, red].sum(), atol=1e-5)
+        assert data.terminated[behind - 1] == (game.steps < SPEC.max_steps)
+        first = behind
+
+
+def test_games_that_cannot_teach_are_refused_in_one_line(tmp_path):
+    written(tmp_path / "games.json", 2)
+    (tmp_path / "none.json").write_text("[]")
+    for arguments, message in (
+        (["games.json", "scenario=1v1", "--who", "me"], "--who: expected one of you on red_0 in"),
+        (["games.json", "scenario=single"], "expected games of the scenario, got another: game 0"),
+        (["none.json", "scenario=1v1"], "no games in it"),
+        (["games.json", "scenario=coop", "scheme=ctce"], "expected an agent of one seat (scheme=dtde), got red_0"),
+    ):
+        file, *words = arguments
+        assert message in complaint(call("data", "import", tmp_path / file, *words, "-o", tmp_path / "demos"))
+        assert not (tmp_path / "demos").exists()

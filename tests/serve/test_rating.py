@@ -1,11 +1,25 @@
-"""Ratings: the cup's for the same games, free of order, with intervals that hold what they promise."""
+"""Ratings: the cup's for the same games, free of order; and the way of a hand-in to them, the ladder verified."""
+
+import shutil
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
+from commands import call, complaint
+from multigrid_rl.competition.cup_folder import Pairing
+from multigrid_rl.competition.entries import entry_in
+from multigrid_rl.competition.process import BusyError
+from multigrid_rl.competition.sandbox import bwrap_available
 from multigrid_rl.competition.standings import ratings
 from multigrid_rl.evaluation.seed_statistics import student_quantiles
+from multigrid_rl.files import data_root
+from multigrid_rl.serve.course import Course, CourseLimits
+from multigrid_rl.serve.database import HandIn, Job, StoredPairing
+from multigrid_rl.serve.judge import Judge
 from multigrid_rl.serve.rating import PairingResult, compute_ratings
+from multigrid_rl.serve.worker import Worker
+from sites import LANES
 
 ANCHORS = [1, 2, 3]
 
@@ -113,3 +127,184 @@ def test_friends_who_lose_on_purpose_do_not_lift_a_rating_from_anchors_alone():
     every, alone = compute_ratings([*games, *lost], ANCHORS)[4], compute_ratings(games, ANCHORS)[4]
     assert every.value > alone.high + 40
     assert alone.low < 1100 < alone.high
+
+
+SECRETS = {"seed": "5", "agents_key": "k", "rubric_seed": "0"}
+
+
+@pytest.fixture(params=["here", pytest.param("on a cluster", marks=pytest.mark.slow)])
+def worker(store, tmp_path, request):
+    judge = Judge
+    if request.param != "here":
+        request.getfixturevalue("session")
+        from multigrid_rl.serve.cluster_games import ClusterJudge as judge  # noqa: PLC0415 - a second
+    return Worker(store, judge(store.course, tmp_path, store.home, store.secrets()), "w", LANES)
+
+
+@pytest.fixture
+def adept(tmp_path):
+    return shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "adept")
+
+
+def do_all(worker):
+    while worker.once():
+        pass
+
+
+@pytest.fixture
+def here(store, adept):
+    """A worker that plays in this process."""
+    return Worker(store, Judge(store.course, adept.parent, store.home, store.secrets()), "w", LANES)
+
+
+def test_a_bundle_is_rated_with_an_interval(worker, adept):
+    store = worker.queue
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    do_all(worker)
+    row = store.history(mine.person_id)[0]
+    assert (row.state, row.kind, row.reason) == ("rated", "frozen", "")
+    assert row.rating.low < row.rating.rating < row.rating.high
+    assert [r.title for r in store.ladder()][1:] == ["blue-rookie", "random"]
+    assert "blue-adept" in row.same_as
+    assert "against itself" in row.log
+    assert len(store.games_of(mine.id)) == 4
+    # What was played elsewhere is what is played here.
+    for game in store.games_of(mine.id):
+        stored = store.get(StoredPairing, game.id)
+        assert Judge.replay(worker.judge, Pairing.model_validate_json(stored.pairing)) == ""
+
+
+def test_what_a_busy_machine_kept_waiting_is_tried_again_and_is_nobodys_fault(store, clock, adept, here, monkeypatch):
+    do_all(here)
+    checks = []
+
+    def check(entry):
+        checks.append(entry)
+        if len(checks) < 9:
+            raise BusyError("no answer within 10 s, as the machine was too busy")
+        return Judge.check(here.judge, entry)
+
+    monkeypatch.setattr(here.judge, "check", check)
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    while here.once() or store.get(HandIn, mine.id).state == "checking":
+        clock.now += 3.0
+    row = store.get(HandIn, mine.id)
+    assert (row.state, row.counts, row.faults, len(checks)) == ("rated", True, 0, 9)
+
+
+def test_hangs_of_two_jobs_that_share_a_number_are_not_added_up(store, adept):
+    one, two = (store.hand_in(store.person_by_code(code).id, adept) for code in ("s1", "s2"))
+    for other, at in ((two.id, 1.0), (0, 2.0)):
+        job = Job(
+            id=9_001, kind="pair", lane="program", priority=0, hand_in_id=one.id, other_id=other, at=at, worker="w"
+        )
+        with store.writing() as session:
+            session.add(job)
+            session.flush()
+            session.expunge(job)
+        store.note_stuck(job)
+        with store.writing() as session:
+            session.delete(session.get(Job, job.id))
+    assert (store.get(HandIn, one.id).state, store.get(HandIn, one.id).faults) == ("received", 0)
+
+
+def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept, here):
+    do_all(here)
+    rows = [store.hand_in(store.person_by_code(code).id, adept) for code in ("s1", "s2")]
+    checks = [store.claim(f"w{k}", LANES) for k, _ in enumerate(rows)]
+    for job in checks:
+        assert job.kind == "check"
+        store.save_check(job, "external", "a" * 64, "ok")
+    hung = None
+    while hung is None or store.get(Job, hung.id):
+        job = store.claim("w", LANES)
+        if job.hand_in_id == rows[0].id:
+            hung = hung or job
+            if job.id == hung.id:
+                store.note_stuck(job)
+        store.release("w")
+        assert job.attempts < 5
+    one, two = (store.get(HandIn, row.id) for row in rows)
+    assert (one.state, one.reason) == ("refused", "its games took far too long, twice")
+    assert (two.state, two.faults, one.faults) == ("placing", 0, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
+@pytest.mark.usefixtures("session")
+def test_programs_on_a_cluster_play_and_fail_as_here(tmp_path):
+    from multigrid_rl.serve.cluster_games import ClusterJudge  # noqa: PLC0415 - a second
+
+    patient = CourseLimits(start_s=300, step_s=300, total_s=2000, all_s=9000)
+    about = Course(anchors=["random", "beside"], program_games=4, limits=patient), tmp_path, tmp_path, SECRETS
+    agent = data_root() / "examples" / "agents" / "python"
+    for name in ("beside", "broken"):
+        shutil.copytree(agent, tmp_path / name)
+    (tmp_path / "broken" / "agent.py").write_text("raise SystemExit('no such weights')")
+    near, far = Judge(*about), ClusterJudge(*about)
+    mine = entry_in(agent, near.config)
+    played = [judge.play(mine, near.anchors["beside"]) for judge in (near, far)]
+    here, there = ([(each.outcomes, each.length, each.reason) for each in its] for its in played)
+    assert here == there
+    assert len(here) == 2
+    told = far.check(entry_in(tmp_path / "broken", near.config))
+    assert "no such weights" in str(told.problem)
+
+
+def test_workers_are_a_number_or_a_cluster(tmp_path):
+    (tmp_path / "course.yaml").write_text("scenario: 1v1\n")
+    (tmp_path / "roster.csv").write_text("id,name\ns1,Ada\n")
+    for workers, why in (("none", "expected 1 to 64, auto"), ("0", "got 0"), ("127.0.0.1:1", "nothing answers there")):
+        said = complaint(call("serve", tmp_path / "course.yaml", "--workers", workers))
+        assert "--workers" in said
+        assert why in said
+
+
+def test_a_hand_in_whose_files_are_gone_is_refused_and_nothing_else_is_taken_for_that(store, adept, here):
+    do_all(here)
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    shutil.rmtree(store.upload_folder(mine.id))
+    do_all(here)
+    row = store.get(HandIn, mine.id)
+    assert (row.state, row.reason) == ("refused", "its files are gone")
+
+
+def test_an_appeal_belongs_to_a_hand_in(store, adept, here):
+    mine = store.hand_in(store.person_by_code("s1").id, adept)
+    do_all(here)
+    game = store.games_of(mine.id)[0]
+    store.appeal(game.id)
+    (job,) = store.all(select(Job).where(Job.kind == "appeal"))
+    assert (job.hand_in_id, job.other_id) == (game.red, game.id)
+    do_all(here)
+    assert any("the same again" in event.text for event in store.events(game.red))
+
+
+def test_hand_in_is_compared_with_what_others_handed_in_before_their_last_one(store, adept, here, monkeypatch):
+    first, last = (store.hand_in(store.person_by_code("s1").id, adept) for _ in range(2))
+    do_all(here)
+    asked = []
+    monkeypatch.setattr(here.judge, "similar_players", lambda name, others: asked.append((name, others)) or "")
+    mine = store.hand_in(store.person_by_code("s2").id, adept)
+    do_all(here)
+    assert asked == [(f"h{mine.id}", [f"h{first.id}", f"h{last.id}"])]
+
+
+def test_program_is_compared_on_the_server_by_what_it_answers_and_with_earlier_years(store, tmp_path, monkeypatch):
+    from multigrid_rl.competition.bundle import load_team  # noqa: PLC0415
+    from multigrid_rl.competition.copies import watch  # noqa: PLC0415
+
+    shutil.copytree(data_root() / "checkpoints" / "blue-master", tmp_path / "last-year" / "anna")
+    course = store.course.model_copy(update={"earlier": "last-year"})
+    judge = Judge(course, tmp_path, store.home, store.secrets())
+    assert "last-year/anna" in judge.originals.players
+    folder = store.home / "entries" / "h7"
+    shutil.copytree(data_root() / "examples" / "agents" / "python", folder)
+    (folder / "agent.py").write_text("# nobody's words")
+    spec = judge.config.spec
+    (player,) = load_team(data_root() / "checkpoints" / "blue-master", spec, "red").values()
+    answers = {"red": watch(spec, "red", player, 200, 7)}
+    monkeypatch.setattr("multigrid_rl.serve.judge.probe_entry", lambda *_: answers)
+    found = judge.similar_players("h7", [])
+    assert "blue-master" in found
+    assert "last-year/anna" in found

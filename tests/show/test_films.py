@@ -1,24 +1,28 @@
-"""Films of episodes in Gymnasium: what was drawn is decoded again, and what cannot be drawn is told in one line."""
+"""Films of episodes in Gymnasium and in TensorBoard: decoded again; what cannot be drawn is told in one line."""
 
 import base64
 import re
-import shutil
+from io import BytesIO
 
 import imageio_ffmpeg
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from commands import call, complaint, works
 from multigrid_rl.envs.base import AGENT
+from multigrid_rl.evaluation.evaluation import evaluate
 from multigrid_rl.evaluation.replays import EpisodeRecord
+from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.show import films, video
 from multigrid_rl.show.films import GameDrawing
+from multigrid_rl.show.media import Media
 from multigrid_rl.show.report import write_run_report
-from multigrid_rl.show.run_data import play_fresh_games
+from multigrid_rl.show.run_data import GAMES_SEED, play_fresh_games
 from multigrid_rl.show.video import page_film, resized, write_video
 from multigrid_rl.text import ConfigError
-from tiny_runs import tiny_run
+from tiny_runs import tiny_run, without_time
 
 # ray and tensorboard warn about their own future; imageio's reader leaves its pipes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -105,15 +109,6 @@ def test_report_names_each_film_while_it_draws_and_draws_none_if_asked(pole, tmp
     assert "Fresh episodes</h2>" in text
 
 
-def test_page_without_checkpoint_has_no_episodes(pole, tmp_path):
-    run = shutil.copytree(pole, tmp_path / "run")
-    shutil.rmtree(run / "checkpoints")
-    text = page(run)
-    assert "The policy could not be played" in text
-    assert 'id="episodes"' not in text
-    assert 'id="episodes"' not in page(pole, games=0, output=tmp_path / "page.html")
-
-
 @pytest.mark.parametrize(("name", "every"), [("a.mp4", 3), ("a.gif", 3)])
 def test_file_has_every_third_step_of_fast_environment(pole, name, every, tmp_path):
     done = works("video", pole, "--seed", 5, "--game", 2, "-o", tmp_path / name)
@@ -198,3 +193,63 @@ def test_body_rendering_uses_available_backend(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL")
     films._choose_headless_driver()
     assert films.os.environ.pop("MUJOCO_GL") == "osmesa"
+
+
+CARTPOLE = (
+    *("env_id=CartPole-v1", "experiment=none", "train.num_envs=4", "train.num_steps=256"),
+    "scenario.report_episodes=4",
+)
+
+
+def shown_in(folder):
+    events = EventAccumulator(str(folder / "tensorboard" / "media"), size_guidance={"images": 0, "histograms": 0})
+    return events.Reload()
+
+
+@pytest.mark.parametrize("overrides", [("scenario=1v1",), CARTPOLE], ids=["board", "env"])
+def test_each_checkpoint_has_a_film_and_histograms(overrides, tmp_path):
+    tiny_run(tmp_path / "run", *overrides, "tracking=tensorboard-media")
+    shown = shown_in(tmp_path / "run")
+    assert shown.Tags()["histograms"] == ["episodes/return", "episodes/length"]
+    films = shown.Images("episodes/median")
+    assert [film.step for film in films] == [2048, 4096]
+    with Image.open(BytesIO(films[-1].encoded_image_string)) as film:
+        assert (film.format, film.size) == ("GIF", (films[-1].width, films[-1].height))
+        assert film.n_frames > 5
+    lengths = shown.Histograms("episodes/length")[-1].histogram_value
+    assert lengths.num == sum(lengths.bucket) == 9
+    assert 5 <= lengths.min <= lengths.max <= 500
+
+
+def test_returns_are_those_of_the_whole_team(tmp_path):
+    tiny_run(tmp_path / "run", "scenario=2v2", "tracking=tensorboard-media")
+    earned = shown_in(tmp_path / "run").Histograms("episodes/return")[-1].histogram_value
+    played = evaluate(find_target(str(tmp_path / "run")), episodes=9, seed=GAMES_SEED, modes=("stochastic",)).parts[0]
+    assert earned.sum == pytest.approx(played.returns.sum())
+
+
+def test_a_run_has_the_numbers_that_it_has_without(tmp_path):
+    _, plain = tiny_run(tmp_path / "plain", *CARTPOLE)
+    _, watched = tiny_run(tmp_path / "watched", *CARTPOLE, "tracking=tensorboard-media")
+    assert without_time(watched) == without_time(plain)
+
+
+def test_what_cannot_be_drawn_costs_one_warning(tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise ConfigError("no picture")
+
+    monkeypatch.setattr("multigrid_rl.show.media.film_bytes", refuse)
+    verdict, _ = tiny_run(tmp_path / "run", *CARTPOLE, "tracking=tensorboard-media")
+    assert verdict["ended"] == "until"
+    warned = [line for line in caplog.messages if "tensorboard-media" in line]
+    assert warned == ["tracking=tensorboard-media: no picture; the run goes on without"]
+    assert shown_in(tmp_path / "run").Tags()["histograms"] == ["episodes/return", "episodes/length"]
+
+
+def test_a_run_that_broke_off_or_wrote_no_checkpoint_shows_nothing(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    media = Media()
+    media.begin(tmp_path, {})
+    media.row({"env_steps": 4})
+    media.end(None)
+    assert shown_in(tmp_path).Tags()["images"] == []

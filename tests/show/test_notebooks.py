@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import multigrid_rl
-from notebooks import OF_A_MACHINE, cells_of, main_module, value_of
+from notebooks import cells_of, main_module, value_of
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -64,12 +64,6 @@ def test_a_kernel_shows_one_output_for_a_run(path, in_kernel):
         before = ([], ["stdout"], ["stdout", "display_data"])
         assert kinds in ([], *([*kind, "execute_result"] for kind in before))
         assert "\x1b" not in "".join(output.get("text", "") for output in outputs)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_stored_with_what_it_shows(path):
-    assert any(cell["outputs"] for cell in cells_of(path))
-    assert [mark for mark in OF_A_MACHINE if mark in path.read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.slow

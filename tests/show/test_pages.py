@@ -2,18 +2,24 @@
 
 import json
 import re
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from multigrid_rl.evaluation.replays import replay
+from multigrid_rl.show import browser as play_page
+from multigrid_rl.show import live
 from multigrid_rl.show.figures import PAGE_AXES, PAGE_SIZE
 from multigrid_rl.show.page import asset_text
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
 from multigrid_rl.world.state import view_tables
+from persons import session
 from report_runs import EVILS, TEAMS, games_of
-from serving import tabbed
+from run_folders import write_run
+from serving import served, tabbed
 
 
 def step(page) -> int:
@@ -220,12 +226,6 @@ def test_filters_games_by_entry(visit, long_cup_file):
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 def test_controls_are_focusable_and_named(visit, request, name):
     page = visit(request.getfixturevalue(name))
-    unnamed = page.evaluate(
-        """() => [...document.querySelectorAll('button, select, input, a[href]')].filter((e) =>
-            !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length) ||
-              e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"""
-    )
-    assert unnamed == []
     assert tabbed(page, 60) > 15
 
 
@@ -245,32 +245,6 @@ def test_fits_phone_width(visit, request, name):
     assert small == []
     size = page.get_by_role("button", name="Play", exact=True).bounding_box()
     assert min(size["width"], size["height"]) >= 40
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["run_file", "cup_file"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_contrast(visit, request, name, scheme):
-    page = visit(request.getfixturevalue(name), color_scheme=scheme)
-    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    assert page.evaluate(CONTRAST) == []
-
-
-#: Texts whose contrast with the nearest opaque ground is below 4.5 to 1 (WCAG 2, level AA).
-CONTRAST = """() => {
-    const parts = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
-    const light = (colour) => { const [r, g, b] = parts(colour).map((v) => v / 255)
-        .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-    const ground = (e) => { for (let at = e; at; at = at.parentElement) {
-        const colour = getComputedStyle(at).backgroundColor; const [, , , a] = parts(colour);
-        if (colour !== "transparent" && a !== 0) return colour; } return "rgb(255, 255, 255)"; };
-    return [...document.querySelectorAll("body *")].filter((e) => e.namespaceURI.endsWith("xhtml")
-        && e.offsetParent && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
-        .map((e) => { const [one, two] = [light(getComputedStyle(e).color), light(ground(e))].sort((a, b) => b - a);
-            return [(one + 0.05) / (two + 0.05), e]; })
-        .filter(([ratio]) => ratio < 4.5).map(([ratio, e]) => `${ratio.toFixed(2)} ${e.outerHTML.slice(0, 120)}`);
-}"""
 
 
 def test_hostile_names_stay_text(visit, cup_file):
@@ -311,3 +285,90 @@ def test_page_without_decompression_shows_notice(browser, cup_file):
     assert "needs a browser of 2023 or later" in page.locator("#replay").inner_text()
     assert page.locator("#payoff table").count() == 3
     page.close()
+
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+PAGES = ("run", "cup", "watch", "play")
+#: Milliseconds until something is drawn.
+AT_ONCE = 300
+
+
+def axe_script():
+    """The rules of axe-core (Deque, MPL-2.0), which comes with the developers' extra alone."""
+    axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    return (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+@contextmanager
+def address_of(name, request, tmp_path):
+    """The address of a page, as long as it is looked at."""
+    if name in ("run", "cup"):
+        yield request.getfixturevalue(f"{name}_file").as_uri()
+        return
+    app = live.app_of(live.LiveRun(write_run(tmp_path / "run"))) if name == "watch" else (
+        play_page.app_of(play_page.Table(session(seed=4), lambda: None)))  # fmt: skip
+    with served(app) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+@contextmanager
+def opened(browser, address, name, **options):
+    """A page, drawn; afterwards its console was silent, and it had asked nobody but its server."""
+    context = browser.new_context(bypass_csp=True, **options)  # or axe-core could not be put in
+    page, events = context.new_page(), []
+    page.on("console", lambda message: events.append(message.text))
+    page.on("pageerror", lambda error: events.append(str(error)))
+    page.on("request", lambda asked: None if asked.url.startswith(address) else events.append(asked.url))
+    page.goto(address)
+    page.wait_for_selector({"watch": "#gates", "play": "#table .scene"}.get(name, "#replay .scene"), state="attached")
+    yield page
+    context.close()
+    assert events == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [("light", 1280), ("dark", 390)],  # each scheme and each width, and the other pairs where there is time
+        pytest.param([("dark", 1280), ("light", 390)], marks=pytest.mark.long),
+    ],
+    ids=["", "the other way round"],
+)
+@pytest.mark.parametrize("name", PAGES)
+def test_page_keeps_the_rules_of_access(browser, request, tmp_path, name, looks):
+    with address_of(name, request, tmp_path) as address:
+        for scheme, width in looks:
+            look = {"color_scheme": scheme, "viewport": {"width": width, "height": 844}, "reduced_motion": "reduce"}
+            with opened(browser, address, name, **look) as page:
+                page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                page.evaluate(axe_script())
+                found = page.evaluate("(tags) => axe.run({ runOnly: tags })", RULES)
+                wrong = [(rule["id"], node["html"][:160], node.get("failureSummary", "")[:200])
+                        for rule in found["violations"] for node in rule["nodes"]]  # fmt: skip
+                assert wrong == [], (name, scheme, width)
+                assert len(found["passes"]) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_there_at_once(browser, request, tmp_path, name):
+    """The best of three times: others work on the machine."""
+    with address_of(name, request, tmp_path) as address:
+        times = []
+        for _ in range(3):
+            with opened(browser, address, name) as page:
+                times.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+    assert min(times) <= AT_ONCE, times
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["watch", "play"])
+def test_served_page_is_used_by_keyboard_alone(browser, request, tmp_path, name):
+    with address_of(name, request, tmp_path) as address, opened(browser, address, name) as page:
+        # What can be reached is drawn with the first answer of the server.
+        page.wait_for_function(
+            "document.querySelectorAll('a[href], button, select, input, summary, [tabindex=\"0\"]').length >= 7"
+        )
+        assert tabbed(page, 40) >= 7

@@ -1,14 +1,22 @@
-"""A cup's page: who won and how sure that is, matrices, circles, forfeits, and as many games as fit."""
+"""A cup's page: who won, how sure that is, forfeits, as many games as fit; reference curves; `compare`'s picture."""
 
 import html
 import json
 import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from commands import call, complaint
 from composing import refusal
+from multigrid_rl.config.compose import compose
+from multigrid_rl.config.recipes import names_in
 from multigrid_rl.evaluation.cup_results import CupResults, read_results
+from multigrid_rl.evaluation.sets import HELD, read_set
+from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.show.cup_page import (
     Cell,
     cup_page,
@@ -21,10 +29,13 @@ from multigrid_rl.show.cup_page import (
     sides_of,
     swap_sides,
 )
+from multigrid_rl.show.figures import comparison_panels, draw_comparison
 from multigrid_rl.show.page import Scale, templates
+from multigrid_rl.show.reference import build_reference, changes, load_reference
 from multigrid_rl.show.report import is_cup, write_cup_report
 from multigrid_rl.text import ConfigError
 from report_runs import EVILS, small_cup
+from run_folders import three_seeds, write_seed
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +229,112 @@ def test_rejects_folder_without_results(tmp_path):
     assert not is_cup(tmp_path)
     with pytest.raises(ConfigError, match=r"results.json: expected .*No such file"):
         read_results(tmp_path / "results.json")
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    return three_seeds(tmp_path)
+
+
+def reference_of(folders, name="1v1"):
+    return build_reference([read_run(folder) for folder in folders], name)
+
+
+def test_bands_span_seeds_with_last_values_held(runs):
+    reference = reference_of(runs)
+    grid = np.array(reference.env_steps)
+    assert (grid[0], grid[-1], len(grid)) == (100, 400, 101)
+    band = reference.metrics["episode_len_mean"]
+    at = {steps: int(np.searchsorted(grid, steps)) for steps in (100, 250, 400)}
+    # At 100: 40, 44, 48. At 250: 25, 32 (held forward), 29. At 400: 10, 32 and 24 (both held forward).
+    for steps, values in {100: [40, 44, 48], 250: [25, 32, 29], 400: [10, 32, 24]}.items():
+        k = at[steps]
+        found = band.p10[k], band.median[k], band.p90[k]
+        assert found == pytest.approx(np.percentile(values, (10, 50, 90)), abs=0.4 if steps == 250 else 1e-3)
+    counts = dict(zip(reference.env_steps, reference.running, strict=True))
+    assert [counts[steps] for steps in (100, 199, 202, 298, 301, 400)] == [3, 3, 2, 2, 1, 1]
+
+
+def test_reference_tells_when_gates_were_held(runs, tmp_path):
+    again = write_seed(tmp_path, "again", seed=1, lengths=[44, 32], held=200, commit="abc+changes")  # the same commit
+    reference = reference_of([runs[0], again, runs[2]])
+    assert [run.seed for run in reference.runs] == [0, 1, 2]
+    assert [run.steps_to_held[ALL_GATES] for run in reference.runs] == [None, 200, 300]
+    assert reference.median_to_held(ALL_GATES) == 300  # "never" is later than all
+    assert reference.median_to_held("return_mean/red_0") is None
+    assert set(reference.metrics) == {"episode_len_mean", "return_mean/red_0", "win/red_0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 0}, r"expected a seed of its own, got seed=0"),
+        ({"ended": "interrupted"}, "expected a run that ended by itself, got interrupted"),
+        ({"config": {"train": {"lr": 0.2}}}, r"expected train.lr=0.1 as in .*, got train.lr=0.2"),
+        ({"commit": "def"}, "expected commit=abc as in .*, got commit=def"),
+    ],
+)
+def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
+    other = write_seed(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
+    with pytest.raises(ConfigError, match=message):
+        reference_of([runs[0], other])
+    with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
+        reference_of(runs[:1])
+
+
+def test_references_are_read_as_written_and_damaged_ones_refused(runs, tmp_path):
+    file = tmp_path / "curves.json"
+    reference = reference_of(runs)
+    file.write_text(reference.model_dump_json())
+    assert load_reference(file) == reference
+    file.write_text(file.read_text().replace('"runs"', '"ruins"'))
+    assert refusal(load_reference, file).startswith(f"{file}: expected a file of reference curves")
+
+
+def test_shipped_references_are_valid_and_named_by_recipe():
+    folder = Path(__file__).parents[2] / "configs" / "recipe"
+    for file in (folder / "curves").glob("*.json"):
+        assert load_reference(file).name == file.stem
+        assert file.stem in names_in("experiment")
+
+
+def test_values_changed_from_a_recipe_are_named():
+    config = compose(["experiment=1v1", "train.lr=0.5", "seed=3"])
+    assert [row[0] for row in changes(config.model_dump(mode="json"), "1v1")] == ["train.lr"]
+
+
+@pytest.fixture
+def sides(tmp_path, monkeypatch) -> tuple[str, str]:
+    """Five runs against five, one of which never held; the working directory is where they are."""
+    monkeypatch.chdir(tmp_path)
+    for side in "ab":
+        for seed in range(5):
+            held = None if side == "b" and seed == 4 else 200 + seed
+            write_seed(tmp_path / side, str(seed), seed=seed, lengths=[40, 30, 20, 15], held=held)
+    return "a", "b"
+
+
+def test_picture_follows_seed_and_is_not_overwritten(sides):
+    Path("two.png").write_text("mine")
+    assert call("compare", *sides, "-o", "one.png", "--seed", 3).exit_code == 0
+    assert "two.png" in complaint(call("compare", *sides, "-o", "two.png", "--seed", 3))
+    assert Path("two.png").read_text() == "mine"
+    assert call("compare", *sides, "-o", "two.png", "--seed", 3, "--force").exit_code == 0
+    assert Path("one.png").read_bytes() == Path("two.png").read_bytes()
+    with Image.open("one.png") as image:
+        assert image.width == 1680
+        assert len(np.unique(np.asarray(image.convert("L")))) > 10
+
+
+def test_each_comparison_has_panel(sides):
+    ours, theirs = (read_set(name, [side]) for name, side in zip("AB", sides, strict=True))
+    metrics = [HELD, "episode_len_mean", "return_mean/red_0"]
+    assert comparison_panels(ours, theirs) == [("1v1", metric) for metric in metrics]
+    figure = draw_comparison(ours, theirs, np.random.default_rng(0))
+    titles = [axes.get_title(loc="left") for axes in figure.axes[:3]]
+    assert titles[0] == "runs that have held all gates"
+    assert titles[1:] == ["episode_len_mean   (gate: <= 20)", "return_mean/red_0   (gate: >= 1.3)"]
+    held = figure.axes[0].lines[:2]
+    assert [line.get_ydata()[-1] for line in held] == [1.0, 0.8]  # one of five never held
+    assert [line.get_ydata()[0] for line in held] == [0.0, 0.0]
+    assert [text.get_text() for text in figure.legends[0].texts][:2] == ["A: a, 5 runs", "B: b, 5 runs"]

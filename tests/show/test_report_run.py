@@ -1,22 +1,23 @@
-"""A run's page: what it says about runs that held, did not, were killed, or cannot be played."""
+"""A run's page: what it says of runs that held, did not, were killed or are damaged; its tables of opponents."""
 
 import html
 import json
+import os
 import re
 import shutil
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 
+from commands import call
 from composing import refusal
-from multigrid_rl import tables
 from multigrid_rl.files import data_root
 from multigrid_rl.runs.reader import read_run
+from multigrid_rl.show import live
 from multigrid_rl.show.reference import build_reference
-from multigrid_rl.show.report import write_report, write_run_report, write_seeds_report
-from multigrid_rl.show.run_data import read_report
+from multigrid_rl.show.report import write_run_report, write_seeds_report
+from multigrid_rl.show.run_data import read_report, standings
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.text import ConfigError
 from report_runs import EVIL
@@ -72,13 +73,6 @@ def test_run_without_checkpoint(tmp_path, caplog):
     assert "The policy could not be played" in text
     assert "expected a run with a checkpoint" in text
     assert 'id="replay"' not in text
-
-
-def test_run_without_gates_has_curves(tmp_path):
-    text = page_of(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
-    assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
-    assert "reward per game" in text
-    assert ">gate<" not in text
 
 
 @pytest.mark.parametrize(
@@ -146,12 +140,6 @@ def test_draws_wins_by_opponent_for_mixtures(tmp_path):
 def test_page_size_of_long_run(tmp_path):
     text = page_of(tmp_path / "run", Story(reports=6000, good_from=3000))
     assert len(text) < 900_000
-
-
-def test_page_of_a_run_is_an_entry(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "not_ours", SimpleNamespace(write=lambda folder, output, **_: folder / "ours.txt"))
-    monkeypatch.setitem(tables.PAGES, "run", "not_ours:write")
-    assert write_report(write_run(tmp_path / "run"), None).name == "ours.txt"
 
 
 def test_rewrites_only_its_own_report(tmp_path):
@@ -268,3 +256,62 @@ def test_page_of_seeds_leaves_out_what_a_seed_never_measured(tmp_path):
     page = write_seeds_report(tmp_path).read_text()
     assert "Return of red_0: median 30" in page
     assert "never:measured" not in page
+
+
+def table(page, caption):
+    """Cells of the rows of a table, as texts."""
+    body = page.split(f"<caption>{caption}", 1)[1].split("</table>")[0]
+    cells = [re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", row) for row in body.split("<tr>")[2:]]
+    return [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in cells]
+
+
+def test_opponents_that_take_turns_are_a_table(tmp_path):
+    opponents = [{"name": name, "seat": "blue_0", "weight": w} for name, w in (("hunter", 0.75), ("random", 0.25))]
+    folder = write_run(tmp_path / "run", Story(against=("hunter", "random")), opponents=opponents)
+    assert table(run_page(read_report(folder, games=0)), "Opponents") == [
+        ["hunter", "the start", "0%", "75%"],
+        ["random", "the start", "10%", "25%"],
+    ]
+    assert standings(read_run(write_run(tmp_path / "alone", Story(against=("hunter",))))) == []
+
+
+def test_a_league_is_a_table_with_the_hardest_first(tmp_path):
+    folder = write_run(tmp_path / "run")
+    players = [
+        {"player": "random", "since": None, "win": 0.9, "share": 0.2},
+        {"player": "step_000004096", "since": 4096, "win": None, "share": 0.0},
+        {"player": "step_000002048", "since": 2048, "win": 0.25, "share": 0.8},
+    ]
+    (folder / "standings.json").write_text(json.dumps({"players": players}))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["scenario"]["league"] = {"anchors": {"random": 1}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    page = live.LiveRun(folder).page()
+    assert "Won against it, draws as half</th>" in page
+    assert table(page, "Opponents") == [
+        ["step_000002048", "2,048 steps", "25%", "80%"],
+        ["random", "the start", "90%", "20%"],
+        ["step_000004096", "4,096 steps", "not met yet", "0%"],
+    ]
+    assert "3 opponents</h2>" in page
+    (folder / "standings.json").write_text(json.dumps({"players": [{**players[0], "win": 7}]}))
+    with pytest.raises(ConfigError, match=r"standings\.json: players\.0\.win: expected"):
+        read_report(folder, games=0) and standings(read_run(folder))
+
+
+def test_curves_skip_non_finite_values(tmp_path):
+    file = write_run(tmp_path / "run") / "metrics.jsonl"
+    nothing = {"timing/sample_s": float("nan"), "entropy/red_0": float("inf"), "policy_updates": float("nan")}
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[30] |= nothing
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = tmp_path / "page.html"
+    assert call("report", file.parent, "--episodes", 0, "-o", page).exit_code == 0
+    assert re.search(r"\b(nan|inf)\b", page.read_text()) is None
+
+
+def test_folder_with_undecodable_name_has_page(tmp_path):
+    strange = os.fsdecode(bytes(tmp_path) + b"/M\xfcller")
+    write_run(tmp_path / "run").rename(strange)
+    assert call("report", strange, "--episodes", 0, "-o", tmp_path / "page.html").exit_code == 0
+    assert "M?ller" in (tmp_path / "page.html").read_text()

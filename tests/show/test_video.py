@@ -93,15 +93,6 @@ def test_mp4_format_and_last_frame(games, tmp_path):
     assert (np.abs(shots[0] - shots[-1]) > 60).any()
 
 
-def test_captions_below_board(games):
-    first, *_, last = pictures(games[0], 32)
-    assert first.shape == last.shape
-    assert first.shape[0] > BOARD + 4 * 14
-    accent = (last[BOARD:] == (10, 107, 100)).all(axis=2)  # the result
-    assert accent.any()
-    assert not (first[BOARD:] == (10, 107, 100)).all(axis=2).any()
-
-
 def test_long_text_is_cut_off():
     face = font(14)
     assert fit_text("short", face, 200) == "short"

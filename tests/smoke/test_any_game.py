@@ -188,21 +188,6 @@ def test_opponents_take_turns_and_a_run_goes_on_as_if_unbroken(tmp_path, trained
     assert found["parts"][0]["players"]["player_2"].startswith("random:0.25+mine:0.75")
 
 
-@pytest.mark.slow
-def test_league_of_a_game_of_others(tmp_path):
-    (tmp_path / "league.yaml").write_text(
-        "description: tic-tac-toe against earlier selves\npackage: pettingzoo\n"
-        "env_id: pettingzoo:classic/tictactoe-v3\nsymmetric: [[player_1, player_2]]\n"
-        "seats: {player_1: learn, player_2: league}\nreport_episodes: 5\n"
-        "league: {anchors: {random: 1}, anchor_share: 0.3, latest_share: 0.3, weighting: squared, every: 1000,"
-        " win: null, win_over: pool, most: 4, redraw: 500}\n"
-    )
-    rows = train(tmp_path / "run", f"scenario={tmp_path / 'league.yaml'}", "train.until=5000")
-    snapshots = list((tmp_path / "run" / "league").glob("*"))
-    assert len(snapshots) >= 3
-    assert any(row.get("win_against/player_1/snapshots") is not None for row in rows)
-
-
 def test_own_class_is_shown_what_is_legal_and_its_mistakes_are_named(tmp_path, trained, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "class First:\n"

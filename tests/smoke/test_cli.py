@@ -9,11 +9,10 @@ import pytest
 import typer
 
 from bundles import edit, make_player, unchanged
-from commands import call, complaint, has_verb, works
+from commands import call, complaint, has_verb
 from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
-from multigrid_rl.config.schema import to_yaml
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program
@@ -305,24 +304,6 @@ def test_next_steps_can_be_pasted(tmp_path, monkeypatch):
     assert program() == "multigrid-rl"
 
 
-def test_preflight_and_explain_name_schedules():
-    line = "a straight line over the first {} steps, then constant"
-    overrides = ["experiment=none", "train.lr=3e-4", "train.lr_final=1e-4", "train.until=300_000"]
-    rate, entropy = ("learning rate", "0.0003 to 0.0001"), ("entropy bonus", "0.02 to 0")
-    lines = preflight_of(*overrides)
-    output = call("explain", *overrides).stdout
-    for (name, values), steps in ((rate, "300,000"), (entropy, "400,000")):
-        assert f"schedule: {name} {values}, {line.format(steps)}" in lines
-        (row,) = [row for row in output.splitlines() if row.startswith(name)]
-        assert values in row
-        assert line.format(steps) in row
-    constant = preflight_of("experiment=none", "train.entropy_final=null")
-    assert "schedule: entropy bonus 0.02, the same all the time" in constant
-    assert f"schedule: clip 0.2 to 0.1, {line.format('2,000,000')}" in preflight_of("train.clip_final=0.1")
-    assert not any("learning rate" in line for line in constant)
-    assert not any("schedule" in line for line in preflight_of("train.entropy_coef=0", "train.entropy_final=0"))
-
-
 def test_live_line_shows_returns_where_nothing_is_won():
     row = {f"timing/{name}_s": 1.0 for name in (*STAGES, "other")} | {"env_steps": 1000, "env_steps_per_s": 10.0}
     row |= {"return_mean/agent_0": -1234.5}
@@ -339,31 +320,6 @@ def test_preflight_shows_run_folder_as_typed(name, root, tmp_path):
     result = train(root, f"run_dir={tmp_path}/{name}")
     assert f"run:      {tmp_path}/{name} (seed 0" in result.stdout
     assert f"{tmp_path}/{name}" in complaint(result)
-
-
-@pytest.fixture
-def run(tmp_path, root) -> Path:
-    """A run folder with one checkpoint of one seat."""
-    players = tmp_path / "run" / "checkpoints" / "step_000000001" / "players"
-    players.mkdir(parents=True)
-    make_player(tmp_path / "elsewhere", "blue_0").rename(players / "blue_0")
-    (tmp_path / "run" / "checkpoints" / "latest").write_text("step_000000001\n")
-    (tmp_path / "run" / "config.yaml").write_text(to_yaml(compose(["scenario=1v1-selfplay"])))
-    return tmp_path / "run"
-
-
-def test_freeze_makes_player_that_train_accepts(run, root):
-    named = ("--name", "fresh", "--episodes", 100, "--checkpoints", root)
-    result = works("players", "freeze", run, "--seat", "blue_0", *named)
-    assert read_card(root / "fresh").sha256 in result.stdout
-    assert "100 games against random" in result.stdout
-    assert "opponent: fresh on blue_0" in train(root, "scenario.seats.blue_0=fresh").stdout
-
-
-def test_freeze_rejects_mistake_and_writes_nothing(run, root, tmp_path):
-    with unchanged(tmp_path):
-        named = ("--name", "fresh", "--checkpoints", root)
-        assert re.search("seat.*red_0", complaint(call("players", "freeze", run, "--seat", "red_0", *named)))
 
 
 @pytest.mark.parametrize(("word", "now"), _FORMER_VERBS.items())

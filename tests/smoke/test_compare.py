@@ -73,12 +73,6 @@ def test_compares_two_folders(sides):
     assert "never" in " ".join(rows[0])
 
 
-@pytest.mark.slow
-def test_same_seed_same_output(sides):
-    one, two = (works("compare", *sides, "-o", f"{name}.png", "--seed", 3) for name in ("one", "two"))
-    assert one.output.replace("one.png", "two.png") == two.output
-
-
 def test_sides_accept_several_words(sides):
     words = ["a/0", "a/1", "--against", "b/0", "b/1", "b/2", "-o", "c.png", "a/2"]
     done = works("compare", *words)
@@ -122,14 +116,6 @@ def test_rejects_mistakes_and_writes_nothing(args, message, sides, tmp_path):
     write_run(tmp_path / "stopped", 0, ended="interrupted")
     with unchanged(tmp_path):
         assert message in complaint(call("compare", *args))
-
-
-def test_force_overwrites(sides):
-    Path("mine.png").write_text("mine")
-    assert "mine.png" in complaint(call("compare", *sides, "-o", "mine.png"))
-    assert Path("mine.png").read_text() == "mine"
-    works("compare", *sides, "-o", "mine.png", "--force")
-    assert Path("mine.png").read_bytes()[1:4] == b"PNG"
 
 
 def test_reports_runs_differing_in_more_than_seed(tmp_path):

@@ -1,17 +1,24 @@
-"""Curricula: stages change at a step or when gates are held, and a resumed run is in the right one."""
+"""Curricula, whose stages change at a step or with held gates; and training that diverges: said, ended, not kept."""
 
 import json
 import shutil
 
 import pytest
 
+from multigrid_rl.cli.drive import resume_hint
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
+from multigrid_rl.learn.flat import FlatAdam
 from multigrid_rl.players import catalogue
-from multigrid_rl.players.cards import read_card
+from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.text import ConfigError
+from multigrid_rl.training import loop
+from multigrid_rl.training.loop import DivergedError
 from multigrid_rl.training.stages import seated_players, stages_of
+from run_folders import write_checkpoint
 from tiny_runs import rows_of, tiny_run, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"
 EASY = "scenario.gates=[{metric:episode_len_mean,at_most:100000,window:512}]"
@@ -93,3 +100,45 @@ def test_run_reads_each_player_once_before_its_first_step(tmp_path, monkeypatch)
     monkeypatch.setattr(catalogue, "read_network", lambda source, card: seen.append(source.name) or read(source, card))
     tiny_run(tmp_path / "run", "curriculum=[{seats:{blue_0:blue-adept},steps:512}]", "train.until=1024")
     assert seen == ["blue-adept", "blue-rookie"]
+
+
+def test_diverged_weights_end_run_without_checkpoint(tmp_path, capsys):
+    with pytest.raises(DivergedError, match=r"^step [0-9,]+: weight net\.\S+ of red_0 is not finite: the run diverged"):
+        tiny_run(tmp_path / "run", "train.lr=1e38", "train.checkpoint_every=1")
+    assert "is not finite" in (tmp_path / "run" / "run.log").read_text()
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if "is not finite" in line]
+    assert warning.startswith("multigrid-rl: step ")
+    for player in (tmp_path / "run").glob("checkpoints/step_*/players/red_0"):
+        read_network(player, read_card(player))  # refuses what is not finite
+    assert not (tmp_path / "run" / "verdict.json").exists()
+
+
+def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
+    with pytest.raises(DivergedError) as caught, resume_hint(write_checkpoint(tmp_path, 2048)):
+        raise DivergedError("step 4,096: weight net.table of red_0 is not finite")
+    said = "what was reported stays, and a checkpoint at step 2,048; it would diverge again: lower the step size, "
+    assert caught.value.hint == f"{said}train.lr, in a new run"
+
+
+def test_broken_weights_are_never_saved_or_resumed(tmp_path, monkeypatch):
+    count_steps, calls = FlatAdam.count_steps, []
+
+    def break_at_the_end(self, count):
+        calls.append(None)
+        if len(calls) == 4:  # the fourth iteration, at which a checkpoint is due
+            self.param_groups[0]["params"][0].data[5] = float("nan")
+        count_steps(self, count)
+
+    monkeypatch.setattr(FlatAdam, "count_steps", break_at_the_end)
+    run = tmp_path / "run"
+    with pytest.raises(DivergedError, match=r"step 2,048: weight net\.\S+ of red_0 is not finite.* is step_000001024$"):
+        tiny_run(run, "train.checkpoint_every=1024")
+    assert [path.name for path in (run / "checkpoints").glob("step_*")] == ["step_000001024"]
+    # One that an earlier version wrote.
+    calls.clear()
+    monkeypatch.setattr(loop, "not_finite", lambda weights: None)
+    other = tmp_path / "other"
+    tiny_run(other, "train.until=2048")
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"step_000002048: expected .*, got weight net\.\S+ of red_0 is not finite"):
+        resume_training(other, ["train.until=4096"])

@@ -22,7 +22,7 @@ NOT_RUN = {
     r"^(ray |export RAY_|kubectl|sbatch)|address[= ]": "needs a cluster; by hand: tests/faults/test_cluster_by_hand.py",
     r"gpus_per_learner": "needs a GPU",
     r"^tensorboard": "goes on until it is ended",
-    r"multigrid-rl (play|watch .*--web)": "goes on until a person ends it: tests/show/test_play.py, test_served.py",
+    r"multigrid-rl (play|watch .*--web)": "goes on until a person ends it: tests/show/test_play_sessions.py",
     r"games\.json scenario=1v1|data=demos/mine": "needs games of a person: tests/imitation/test_demonstrations.py",
     r"multigrid-rl serve": "needs a course, goes on until it is ended: tests/serve",
     r"pybullet": "needs a package that tests do not install",
@@ -30,11 +30,11 @@ NOT_RUN = {
     r"import-(policy|mlagents)|experts/cheetah|imported\.yaml": "needs a file of the reader's: "
     "tests/imitation/test_imported_policies.py, tests/walkers/test_mlagents.py",
     r"my-program": "needs a run with a network of the reader's: tests/competition/test_export_agent.py",
-    r"ppo_one_file_todo|=my_estimates:gae": "needs the reader's work: tests/smoke/test_one_file.py",
+    r"ppo_one_file_todo|=my_estimates:gae": "needs the reader's work: tests/smoke/test_same_numbers.py",
     r"central_critic_todo": "needs the reader's work: tests/assignments/test_templates.py",
     r"walker_reward_todo": "needs the reader's work: tests/assignments/test_templates.py",
-    r"^python examples": "takes minutes: tests/smoke/test_one_file.py, tests/smoke/test_rllib_examples.py",
-    r"check_environment|pettingzoo:meet\b": "needs the file beside the page: tests/assignments/test_environment.py",
+    r"^python examples": "takes minutes: tests/smoke/test_same_numbers.py, tests/smoke/test_rllib_examples.py",
+    r"check_environment|pettingzoo:meet\b": "needs the file beside the page: tests/assignments/test_handout.py",
     r"make study": "takes hours: tests/benchmarks",
     r"(make|rl) search": "takes hours: tests/search/test_search.py, test_search_plans.py",
     r"cup submissions (-o|.*june|env_id|--scenario half)|my-rubric": "needs hand-ins of a class: tests/competition",
@@ -42,8 +42,8 @@ NOT_RUN = {
 #: Pages that tests of their own run from top to bottom, and blocks of Python that do.
 ELSEWHERE = {
     "docs/first-hour.md": "tests/smoke/test_first_hour.py",
-    "docs/extending.md": "tests/smoke/test_extending.py",
-    "docs/games.md": "tests/smoke/test_extending.py",
+    "docs/extending.md": "tests/smoke/test_first_hour.py",
+    "docs/games.md": "tests/smoke/test_first_hour.py",
     "docs/python.md": "tests/show/test_notebooks.py",
 }
 #: Pages whose commands take more than a few seconds.

@@ -1,4 +1,4 @@
-"""docs/first-hour.md: its commands, one after the other, with short runs and few games; and once as they stand."""
+"""The commands and snippets of docs/first-hour.md, docs/extending.md and docs/games.md, one after the other."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import call, has_verb
+from commands import call, has_verb, works
+from multigrid_rl import tables
 from multigrid_rl.competition.cup_commands import rubric_file
 from tiny_runs import TINY
 
@@ -65,13 +66,6 @@ def test_a_stranger_walks_from_the_clone_to_a_cup(tmp_path, monkeypatch):
             assert done.exit_code in ((0, 1) if words[0] == "grade" else (0,)), (words, done.output, done.exception)
     assert {path.name for path in Path("runs").iterdir()} >= {"first", "no-bonus", "adept"}
     assert Path("runs/first/report.html").stat().st_size > 50_000
-
-
-def test_a_second_time_costs_one_line_and_overwrites_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "first").mkdir(parents=True)
-    again = call("train", "scenario=1v1", "run_dir=runs/first")
-    assert (again.exit_code, "run_dir: expected a new folder" in again.stderr) == (2, True)
 
 
 def looked_at(command: list[str], folder: Path) -> str:
@@ -125,3 +119,71 @@ def test_the_whole_way_as_it_stands(tmp_path, monkeypatch, record_property):
     sights = ("HELD all 4 gates", "wrote runs/first/report.html", "best return", "NOT HELD", "ok: plays 1v1", "PASSED")
     assert [sight for sight in sights if sight not in text] == []
     assert spent <= WHOLE_WAY
+
+
+# ray and tensorboard warn about their own future at every start
+
+PAGE = "".join(
+    (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text("utf-8") for page in ("extending", "games")
+)
+_BLOCK = re.compile(r"^```(?:python|yaml)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SMALL = [*(word for word in TINY if not word.startswith(("model.hidden", "train.until"))), "train.until=512"]
+_FEW = {"evaluate": ["--episodes", "8"], "video": ["--episodes", "4"], "cup": ["--games", "4"]}
+
+
+def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:
+    """Heading -> files by name, and command lines; those without commands are left out."""
+    found = {}
+    for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
+        blocks = _BLOCK.findall(part)
+        files = {name[1]: block for block in blocks if (name := re.match(r"# (\S+\.(?:py|yaml))\n", block))}
+        lines = [line for block in blocks for line in block.splitlines() if line.startswith(("multigrid-rl ", "cp "))]
+        if lines:
+            found[part.splitlines()[0]] = (files, lines)
+    return found
+
+
+def _install(files: dict[str, str], folder: Path) -> bool:
+    """Write the metadata of an installed package with the page's entry points of these files; whether there are any."""
+    groups = re.findall(r'^\[project\.entry-points\."(\S+)"\]\n((?:.+\n)+)', PAGE, re.MULTILINE)
+    points = [(group, re.findall(r'^(\S+ = )"((\S+):\S+)"', lines, re.MULTILINE)) for group, lines in groups]
+    found = {group: [name + value for name, value, module in rows if f"{module}.py" in files] for group, rows in points}
+    metadata = folder / "mine-0.1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Name: mine\nVersion: 0.1\n")
+    text = "".join(f"[{group}]\n{chr(10).join(lines)}\n" for group, lines in found.items() if lines)
+    (metadata / "entry_points.txt").write_text(text)
+    return bool(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heading", _sections())
+def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch, request):
+    files, lines = _sections()[heading]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("MULTIGRID_RL_PLAYERS", str(tmp_path / "players"))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    if _install(files, site := tmp_path.parent / f"{tmp_path.name}-site"):
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.syspath_prepend(site)
+        tables.installed.cache_clear()
+        request.addfinalizer(tables.installed.cache_clear)
+    for line in lines:
+        verb, *words = shlex.split(line)[1:]
+        if line.startswith("cp "):
+            shutil.copy(verb, *words)
+            continue
+        missing = "scenario=walker" in line and not tables.has(tables.BATCHED, "multigrid_rl.walkers.bodies:WalkerEnv")
+        missing |= "league" in line and not tables.has(tables.WEIGHTINGS, "uniform")
+        if missing or not has_verb(verb) or ("agents/" in line and not tables.has(tables.NAMINGS, "agent")):
+            continue
+        # What the line says comes last: it wins.
+        works(verb, *(_SMALL if verb == "train" else []), *words, *_FEW.get(verb, []))
+    assert not list(tmp_path.glob("runs/evaluations/*:*"))  # Windows has no such names, and paths list folders with it
+
+
+def test_docs_show_every_kind_of_part():
+    assert {"A scenario", "A player", "A training reward", "An environment"} < set(_sections())

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +11,7 @@ from multigrid_rl import tables
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory
-from multigrid_rl.players.cards import MODEL_FILE, read_card
-from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.cards import read_card
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
 from run_folders import killed
@@ -146,19 +143,6 @@ def test_resumed_run_equals_unbroken_run(pole, tmp_path):
     assert without_time(rows_of(broken)) == without_time(rows)
 
 
-def test_catalogue_lists_frozen_player_with_environment(pole, frozen):
-    path, verdict, _ = pole
-    card = read_card(frozen / "pole")
-    (source,) = (path / verdict["checkpoint"]).glob("players/agent_0")
-    assert (frozen / "pole" / MODEL_FILE).read_bytes() == (source / MODEL_FILE).read_bytes()
-    assert (card.name, card.scenario, card.seats) == ("pole", "gymnasium", ["agent_0"])
-    assert (card.env.package, card.env.env_id, card.env.env_args) == ("gymnasium", "CartPole-v1", {})
-    assert (card.observation.size, card.actions) == (4, 2)
-    assert "pole" in Catalogue(frozen).entries
-    again = ("players", "freeze", path, "--seat", "agent_0", "--name", "pole", "--checkpoints", frozen)
-    assert "already" in complaint(call(*again))
-
-
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
 def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind):
     overrides = {
@@ -177,14 +161,6 @@ def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind)
     assert (card.architecture["bound"], card.members) == ("tanh" if kind == "numbers" else None, 1)
     if kind == "numbers":
         assert judgement["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
-
-
-def test_nan_observation_ends_run(tmp_path):
-    result = call("train", "env_id=hostile_agents:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
-    assert result.exit_code == 3
-    found = "got a reward of nan in environment 0"
-    message = f"env_id=hostile_agents:Broken-v0: expected finite observations and rewards, {found}"
-    assert message in result.stderr
 
 
 #: Arguments, and what the one line says of them.
@@ -227,29 +203,3 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
         words += [f"run_dir={tmp_path / 'out'}"]
     assert message in complaint(call(*words))
     assert not (tmp_path / "out").exists()
-
-
-def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
-    assert {"my_objectives", "my_networks"} <= set(blocks)
-    for name, text in blocks.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    own = ("train.objective=my_objectives:half_clipped", "model.name=my_networks:Wide")
-    tiny_run(tmp_path / "pole", "env_id=CartPole-v1", "model.hidden=[32]", *own, *SHORT)
-    assert f"next:     multigrid-rl evaluate {tmp_path / 'pole'}\n" in capsys.readouterr().out
-    with monkeypatch.context() as patch:
-        patch.setenv("MULTIGRID_RL_SAFE", "0")  # what the option sets is gone afterwards
-        refused = complaint(call("--safe", "evaluate", tmp_path / "pole", "-o", tmp_path / "refused"))
-        assert "my_networks:Wide" in refused
-    assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
-    modules = json.loads((tmp_path / "pole/provenance.json").read_text())["modules"]
-    assert set(modules) == {"my_networks", "my_objectives"}
-    with (tmp_path / "my_objectives.py").open("a") as file:
-        file.write("# another one\n")
-    said = [call("train", "--resume", tmp_path / "pole", "--until", steps).stderr for steps in (1024, 1536)]
-    assert [text.count("my_objectives: changed since the run began or went on") for text in said] == [1, 0]
-    _, rows = tiny_run(tmp_path / "game", "scenario=1v1", "model.hidden=[32]", *own, *SHORT)
-    assert rows[-1]["env_steps"] == 512

@@ -1,23 +1,26 @@
-"""The Python API: what is evaluated, made and trained by it."""
+"""The Python API: what is evaluated, made and trained by it; a run's folder wherever a player's name stands."""
 
 import json
 import re
+import shutil
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
 import multigrid_rl
 import multigrid_rl.rllib
-from multigrid_rl.config.compose import compose
-from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.streams import Streams
+from bundles import edit
+from commands import call, complaint, works
+from multigrid_rl.config.compose import compose, load_scenario
+from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.runs.reader import opponent_hashes
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
 from multigrid_rl.world.spaces import tokens_of
 from run_folders import write_run
-from tiny_runs import TINY, tiny_run
+from tiny_runs import TINY, rows_of, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -65,24 +68,6 @@ def test_what_a_game_to_look_at_cannot_mean_is_refused(given):
         multigrid_rl.play("hunter", "idle", **given)
 
 
-def test_trained_policy_predicts():
-    env = gymnasium.make("HalfCheetah-v5", max_episode_steps=100)
-    player = multigrid_rl.load_player("cheetah-expert")
-    observation, _ = env.reset(seed=0)
-    total, state, cut = 0.0, None, False
-    while not cut:
-        action, state = player.predict(observation, state)
-        observation, reward, _, cut, _ = env.step(action)
-        total += float(reward)
-    assert total > 300
-    both, _ = player.predict(np.stack([observation, observation]))
-    np.testing.assert_allclose(both[0], player.predict(observation)[0], atol=1e-5)
-    drawn, _ = player.predict(observation, rng=Streams(0, np.zeros(1, np.int64)))
-    assert (drawn != both[0]).any()
-    rookie = multigrid_rl.load_player("blue-rookie", "blue_0")
-    assert rookie.predict(np.zeros(27, np.uint8))[0] in range(7)
-
-
 def test_trained_policy_predicts_from_what_a_game_shows():
     env = multigrid_rl.make("1v1", "blue_0", players={"red_0": "idle"})
     player = multigrid_rl.load_player("blue-rookie", "blue_0")
@@ -126,11 +111,6 @@ def test_only_what_was_trained_is_a_policy():
 def test_what_a_policy_cannot_read_is_told_in_one_line(seen):
     with pytest.raises(ConfigError, match=r"^observation: expected [^\n]*, got [^\n]*$"):
         multigrid_rl.load_policy("blue-rookie", "blue_0").predict(seen)
-
-
-def test_a_tab_lists_the_api():
-    assert set(dir(multigrid_rl)) == set(multigrid_rl.__all__)
-    assert {"config", "GateCallback"} <= set(dir(multigrid_rl.rllib))
 
 
 def test_a_callback_takes_rows_and_ends_the_run(tmp_path):
@@ -186,11 +166,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train(players={"blue_0": lambda spec: None}), ConfigError, "not one inside of another"),
         (lambda: multigrid_rl.evaluate("nobody"), PlayerError, "^player: expected random, .*, got nobody$"),
         (lambda: multigrid_rl.load_player("hunter", "red_7"), ValueError, "red_7"),
-        (
-            lambda: multigrid_rl.load_player("cheetah-expert", "red_0"),
-            ConfigError,
-            "^seat: expected agent_0, got red_0",
-        ),
+        (lambda: multigrid_rl.load_player("cheetah-expert", "red_0"), ConfigError, "^seat: expected agent_0, got"),
         (lambda: multigrid_rl.train(players={"blue_0": Forward()}), ConfigError, "a class, got an object of Forward$"),
         (lambda: multigrid_rl.evaluate(multigrid_rl.load_player("blue-rookie")), ConfigError, "object of FrozenPlayer"),
         (lambda: multigrid_rl.train("1v1", resume="runs/x"), ConfigError, "expected a run folder"),
@@ -238,3 +214,135 @@ def test_metrics_are_drawn_wherever_they_have_values(tmp_path):
     assert len(run.plot()) == 1
     file.write_text("")
     assert run.metrics.empty
+
+
+# ray and tensorboard warn about their own future at every start
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    home = tmp_path_factory.mktemp("runs")
+    tiny_run(home / "one", "scenario=1v1", "train.until=1024")
+    tiny_run(home / "two", "scenario=2v2", "scheme=dtde", "experiment=none", "train.until=1024")
+    tiny_run(home / "team", "scenario=2v2", "scheme=ctce", "experiment=none", "train.until=1024")
+    return home
+
+
+def folder_of(run, player="red_0"):
+    return run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip() / "players" / player
+
+
+@pytest.mark.parametrize("seat", ["red_0", "blue_0"])
+def test_a_run_sits_on_either_side_as_its_newest_player(runs, seat):
+    spec = load_scenario("1v1").kind.spec
+    loaded = Catalogue().seat(str(runs / "one"), spec, seat)
+    assert loaded.sha256 == read_card(folder_of(runs / "one")).sha256
+    assert loaded.player.mirrored == (seat == "blue_0")
+
+
+def test_seats_of_a_team_have_the_players_of_their_counterparts(runs):
+    spec, catalogue = load_scenario("2v2").kind.spec, Catalogue()
+    seated = {seat: catalogue.seat(str(runs / "two"), spec, seat) for seat in spec.seats}
+    weights = {seat: next(iter(loaded.player.network.state_dict().values())) for seat, loaded in seated.items()}
+    networks = {seat: weight.sum().item() for seat, weight in weights.items()}
+    assert networks["blue_0"] == networks["red_0"] != networks["red_1"] == networks["blue_1"]
+    assert len({loaded.sha256 for loaded in seated.values()}) == 1  # one name, one hash
+
+
+def test_a_team_that_acts_as_one_plays_for_either_side(runs):
+    assert multigrid_rl.evaluate(runs / "team", opponent=runs / "team", episodes=4)["episodes"] == 4
+
+
+@pytest.mark.parametrize(("run", "scenario"), [("one", "1v1"), ("two", "2v2"), ("team", "2v2")])
+def test_a_run_takes_part_in_a_cup(runs, tmp_path, run, scenario):
+    (tmp_path / "none").mkdir()
+    also = ["--with", runs / run, "--with", "random"]
+    result = works("cup", tmp_path / "none", "--scenario", scenario, "--games", 2, "-o", tmp_path / "out", *also)
+    assert set(json.loads(result.output.splitlines()[-1])["ranking"]) == {run, "random"}
+    assert call("cup", "verify", tmp_path / "out").exit_code == 0
+
+
+@pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/latest", "checkpoints/step_000001024/players/red_0"])
+def test_a_folder_inside_of_a_run_that_is_resumed_names_the_run(runs, inside):
+    said = complaint(call("train", "--resume", runs / "one" / inside))
+    assert "expected a run folder, got " in said
+    assert said.endswith(f" (did you mean {runs / 'one'}?)")
+
+
+def test_a_run_takes_part_in_every_function(runs):
+    run, other = multigrid_rl.Run(runs / "one"), str(runs / "one")
+    by_name = multigrid_rl.evaluate(run, opponent=f"{folder_of(runs / 'one')}/", episodes=20)
+    assert {**multigrid_rl.evaluate(run, opponent=run, episodes=20), "against": 0} == {**by_name, "against": 0}
+    assert multigrid_rl.evaluate("hunter", "scenario=1v1", opponent=run, episodes=4)["episodes"] == 4
+    assert multigrid_rl.play(run, run, episodes=2).game.players["blue_0"] == other
+    assert multigrid_rl.load_player(run, "blue_0").mirrored
+    for players in ({"blue_0": run}, {"blue_0": {run: 3, "random": 1}}, {"blue_0": other}):
+        env = multigrid_rl.make("1v1", players=players)
+        env.reset(seed=0)
+        env.step(2)
+
+
+@pytest.mark.parametrize(("name", "seats"), [("one", "blue_0"), ("two", "blue_0 blue_1")])
+def test_a_run_trains_against_a_run_and_goes_on_against_it(runs, tmp_path, name, seats):
+    """Whether the seat is told by a key or by Python; the rows are those against the player's own folder."""
+    against = {seat: multigrid_rl.Run(runs / name) for seat in seats.split()}
+    game = [f"scenario={'1v1' if name == 'one' else '2v2'}", "scheme=dtde", "experiment=none", "train.until=1024"]
+    run = multigrid_rl.train(None, *TINY, *game, players=against, run_dir=tmp_path / "run")
+    assert set(opponent_hashes(run.path)) == {str(runs / name)}
+    typed = [f"scenario.seats.{seat}={folder_of(runs / name, seat.replace('blue', 'red'))}/" for seat in against]
+    _, rows = tiny_run(tmp_path / "by-folder", *game, *typed)
+    key = "learner/red_0/policy_loss"
+    assert [row[key] for row in rows_of(run.path)] == [row[key] for row in rows]
+    assert multigrid_rl.train(resume=run, until=2048).verdict["env_steps"] == 2048
+
+
+@pytest.mark.slow
+def test_a_run_is_handed_to_other_processes(runs, tmp_path):
+    seat = f"scenario.seats.blue_0={runs / 'one'}"
+    verdict, _ = tiny_run(tmp_path / "run", "scenario=1v1", seat, "cluster.num_env_runners=1", "train.until=1024")
+    assert verdict["env_steps"] == 1024
+
+
+def test_a_run_is_an_opponent_on_the_command_line(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(runs)
+    works("evaluate", "hunter", "scenario=1v1", "--opponent", "one", "--episodes", "4", "-o", tmp_path / "e")
+    against = call("evaluate", "one", "--opponent", "./team", "--episodes", "4", "-o", tmp_path / "f")
+    assert "does not fit" in complaint(against)
+
+
+def test_a_run_that_is_no_player_says_why(runs, tmp_path):
+    shutil.copytree(runs / "one", tmp_path / "new", ignore=lambda *_: {"checkpoints"})
+    with pytest.raises(PlayerError, match=r"new: expected a run with a checkpoint, got No such file"):
+        multigrid_rl.evaluate("hunter", "scenario=1v1", opponent=tmp_path / "new", episodes=2)
+    folder = tmp_path / "rllib"
+    folder.mkdir()
+    (folder / "rllib_checkpoint.json").write_text("{}")
+    said = r"multigrid-rl export makes one of it, got .*rllib, a checkpoint of RLlib's$"
+    with pytest.raises(PlayerError, match=said):
+        multigrid_rl.evaluate(folder, episodes=2)
+
+
+def test_players_lists_seats_strength_and_hash(root):
+    result = works("players", "--checkpoints", root)
+    listed, _, notes = result.stdout.partition("\n\n")
+    rows = {line.split()[0]: line for line in listed.splitlines()}
+    assert list(rows) == ["player", "random", "idle", "key-runner", "hunter", "rookie"]
+    sha = read_card(root / "rookie").sha256[:8]
+    for part in ("1v1 blue_0", "mlp, 0.12M", "75.0 / 0.0 / 25.0%", sha):
+        assert part in rows["rookie"]
+    assert "any seat" in rows["hunter"]
+    assert "hunter: knows the board" in notes
+    assert "1,000 games of 1v1" in notes
+
+
+@pytest.mark.parametrize("changes", [{"provenance": {"env_steps": "many"}}, {"colour": "red"}])
+def test_players_names_damaged_card(changes, root):
+    edit(root / "rookie", **changes)
+    result = call("players", "--checkpoints", root)
+    assert str(root / "rookie" / CARD_FILE) in complaint(result)
+    assert "hunter" in result.stdout  # all others are listed
+
+
+@pytest.mark.parametrize("scenario", ["coop", "cartpole", "nowhere"])
+def test_rate_rejects_scenario_without_frozen_players(scenario, root):
+    assert re.search(f"scenario.*{scenario}", complaint(call("players", "rate", scenario, "--checkpoints", root)))
