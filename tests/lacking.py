@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from tools.house import ADDONS
+
 #: What would enable it, by what the reason of a skip says.
 ENABLED_BY = {
     "bubblewrap": "apt-get install bubblewrap",
@@ -33,16 +35,21 @@ ENABLED_BY = {
 }
 
 
+#: What a test says that fails without a sub-package.
+LEFT_OUT = re.compile(r"No module named 'multigrid_rl\.(\w+)")
 #: Packages that have no wheel for every Python that we take, and what a test says that fails without one.
 WITHOUT = {"Box2D": "No module named 'Box2D'|without Box2D", "pyspiel": "No module named 'pyspiel'"}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Skip what fails since such a package is not installed."""
+    """Skip what fails since such a package is not installed, or since a checkout leaves an add-on out."""
     try:
         return (yield)
     except Exception as error:
+        left_out = LEFT_OUT.search(str(error))
+        if left_out and left_out[1] in ADDONS and find_spec(f"multigrid_rl.{left_out[1]}") is None:
+            pytest.skip(f"{left_out[1]} is left out of this checkout")
         for package, said in WITHOUT.items():
             if find_spec(package) is None and re.search(said, "".join(traceback.format_exception(error))):
                 pytest.skip(f"{package} has no wheel for this Python, or is not installed")

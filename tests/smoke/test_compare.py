@@ -15,7 +15,6 @@ from multigrid_rl.cli.evaluate import sentence
 from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series
-from multigrid_rl.show.reference import build_reference
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
 
@@ -134,6 +133,8 @@ def test_reports_runs_differing_in_more_than_seed(tmp_path):
 
 
 def test_seeds_trained_alone_and_side_by_side_are_one_recipe(tmp_path):
+    from multigrid_rl.show.reference import build_reference  # noqa: PLC0415 - an add-on may be left out
+
     for k, threads in enumerate((1, 1, "auto")):
         file = write_run(tmp_path / str(k), k) / "config.yaml"
         config = yaml.safe_load(file.read_text())

@@ -85,6 +85,13 @@ def test_games_of_one_number_are_one_observation(kind):
         assert interval_over_sides(values) == interval_of(np.concatenate(values))
 
 
+@pytest.mark.parametrize("count", [20, 1000])
+def test_sides_that_always_add_up_leave_some_doubt(count):
+    mean, low, high = interval_over_sides([np.ones(count, np.bool_), np.zeros(count, np.bool_)])
+    assert (mean, low) == (0.5, pytest.approx(1 - high))
+    assert 0.5 / count < high - mean < 1.5 / count
+
+
 def test_kept_games_replay(master):
     records = [GameRecord.model_validate(row) for row in json.loads((master[0] / "games.json").read_text())]
     assert len(records) == 12  # best, median and worst of two modes on two sides

@@ -16,7 +16,6 @@ from commands import call, complaint, works
 from multigrid_rl.cli.seeds import Processes, held_summary, seeds_of
 from multigrid_rl.evaluation.seed_statistics import median_text
 from multigrid_rl.runs.reader import read_run
-from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError
 from slow_calls import Unreadable
 from tiny_runs import TINY, tiny_run, without_time
@@ -119,6 +118,8 @@ def test_each_seed_is_the_run_that_it_is_alone(trained, tmp_path):
 
 @pytest.mark.slow
 def test_page_of_seeds_shows_what_runs_ended_with_and_not_means_over_whole_runs(tmp_path):
+    from multigrid_rl.show.words import short  # noqa: PLC0415 - an add-on may be left out
+
     folder, often = tmp_path / "seeds", "scenario.report_episodes=2"
     works("train", *TINY, "env_id=CartPole-v1", often, "seeds=5,8", f"run_dir={folder}")
     page, name = (folder / "report.html").read_text(), "return_mean/agent_0"

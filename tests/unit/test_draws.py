@@ -5,9 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from multigrid_rl.competition.cup import _outcomes
 from multigrid_rl.envs.pettingzoo import ZooSpec
-from multigrid_rl.league.snapshots import RunLeague
 from multigrid_rl.metrics import ahead
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.places import place_of
@@ -33,6 +31,8 @@ def test_game_of_equal_sums_of_returns_is_a_draw():
 
 
 def test_league_scores_equal_sums_of_returns_as_a_draw():
+    from multigrid_rl.league.snapshots import RunLeague  # noqa: PLC0415 - an add-on may be left out
+
     scores = []
     league = SimpleNamespace(_winner=False, _team=0, _own=np.array([True, False]), _column=0, metrics=dict)
     league.record = lambda players, points: scores.extend(points.tolist())
@@ -44,6 +44,8 @@ def test_league_scores_equal_sums_of_returns_as_a_draw():
 
 
 def test_cup_of_three_sides_places_equal_sums_of_returns_alike():
+    from multigrid_rl.competition.cup import _outcomes  # noqa: PLC0415 - an add-on may be left out
+
     config = SimpleNamespace(rated=True, games=1)
     assert _outcomes(config, None, UP, [DOWN, DOWN]) == ["D"]
     assert _outcomes(config, None, UP, [DOWN, np.zeros(1)]) == ["R"]

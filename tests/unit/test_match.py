@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multigrid_rl.imitation.dagger import LabellingCollector
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.episodes import play_episodes
 from multigrid_rl.players.match import Match
@@ -243,6 +242,8 @@ def test_each_team_draws_by_its_own_stream():
 
 
 def test_players_pools_learners_and_experts_of_a_large_game_share_no_stream():
+    from multigrid_rl.imitation.dagger import LabellingCollector  # noqa: PLC0415 - an add-on may be left out
+
     seats = [f"p_{k}" for k in range(200)]
     teams = {seat: seat if k < 60 else "others" for k, seat in enumerate(seats)}
     players = {seat: OpponentPool([Thrower(0), Thrower(1)], [1, 1]) for seat in seats[:60]}
