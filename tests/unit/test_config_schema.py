@@ -99,7 +99,7 @@ def test_keys_of_pools_and_trainers_come_from_their_tables(monkeypatch):
         """who steers"""
 
     monkeypatch.setitem(TRAINERS, "steered", "multigrid_rl.mine:TRAINER")
-    monkeypatch.setattr("multigrid_rl.cli.explain.find", lambda table, name: SimpleNamespace(settings=SteeredTrain))
+    monkeypatch.setattr("multigrid_rl.tables.find", lambda table, name: SimpleNamespace(settings=SteeredTrain))
     monkeypatch.setattr("multigrid_rl.tables.POOLS", {})
     rows = {key: row for key, *row in keys()}
     assert rows["train.steering.strength"] == ["3", "how hard it steers"]

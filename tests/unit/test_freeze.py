@@ -2,14 +2,15 @@
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 
 from bundles import ONE, bundle, edit, everything, refusal, unchanged
+from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation import evaluation
+from multigrid_rl.evaluation.targets import player_target
 from multigrid_rl.files import data_root, player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
@@ -64,11 +65,11 @@ def test_averaged_weights_are_the_mean_of_all(run, tmp_path):
     assert read_card(folder).provenance["averaged_checkpoints"] == 2
 
 
-def test_returns_on_a_card_count_all_sides(monkeypatch):
-    parts = [SimpleNamespace(mode="argmax", returns=np.array(returns)) for returns in ([1.0, 2.0], [6.0])]
-    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: SimpleNamespace(parts=parts))
-    found = evaluation.returns_of(None, 3, seed=5)["argmax"]
-    assert (found.episodes, found.mean) == (3, 3.0)
+def test_returns_on_a_card_count_all_sides():
+    target = player_target("blue-rookie", compose(["scenario=1v1"]))
+    found = evaluation.returns_of(target, 20, seed=5)["argmax"]
+    red, blue = (part.returns for part in evaluation.evaluate(target, episodes=20, seed=5, modes=("argmax",)).parts)
+    assert (found.episodes, found.mean) == (40, pytest.approx((red.mean() + blue.mean()) / 2))
 
 
 # --- which player of a run
