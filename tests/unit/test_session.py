@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,7 @@ from multigrid_rl.rllib.env_runner_pool import PAUSE_S, EnvRunnerPool
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.text import ConfigError
 from multigrid_rl.types import RunError
+from tools import house
 
 #: Ray's own words when its node does not come up; it raises a bare Exception.
 SAID = "The current node timed out during startup."
@@ -183,6 +185,12 @@ def test_private_names_are_there_and_take_what_they_are_given():
     # Of a class that was made an actor Ray has methods take a keyword more.
     inspect.signature(PPO._setup_logdir).bind("self")
     inspect.signature(PPOTorchLearner._make_modules_ddp_if_necessary).bind("self")
+
+
+def test_private_names_stand_in_one_file():
+    modules = house.modules_of(Path(__file__).parents[2] / "multigrid_rl")
+    users = {name for name, module in modules.items() if house.private_names_of_ray({name: module})}
+    assert users == {"multigrid_rl.rllib.private"}
 
 
 # --- the pool of remote env runners, on scripted actors
