@@ -35,8 +35,8 @@ ENABLED_BY = {
 }
 
 
-#: What a test says that fails without a sub-package.
-LEFT_OUT = re.compile(r"No module named 'multigrid_rl\.(\w+)")
+#: What a test says that fails without a sub-package, or without its command.
+LEFT_OUT = re.compile(r"No module named 'multigrid_rl\.(\w+)|No such command '(\w+)'")
 #: Packages that have no wheel for every Python that we take, and what a test says that fails without one.
 WITHOUT = {"Box2D": "No module named 'Box2D'|without Box2D", "pyspiel": "No module named 'pyspiel'"}
 
@@ -47,9 +47,12 @@ def pytest_runtest_call(item):
     try:
         return (yield)
     except Exception as error:
-        left_out = LEFT_OUT.search(str(error))
-        if left_out and left_out[1] in ADDONS and find_spec(f"multigrid_rl.{left_out[1]}") is None:
-            pytest.skip(f"{left_out[1]} is left out of this checkout")
+        from multigrid_rl import tables  # noqa: PLC0415 - after conftest has set the environment
+
+        for room, verb in LEFT_OUT.findall(str(error)):
+            lacks_room = room in ADDONS and find_spec(f"multigrid_rl.{room}") is None
+            if lacks_room or (verb in tables.VERBS and not tables.has(tables.VERBS, verb)):
+                pytest.skip(f"{room or verb} is left out of this checkout")
         for package, said in WITHOUT.items():
             if find_spec(package) is None and re.search(said, "".join(traceback.format_exception(error))):
                 pytest.skip(f"{package} has no wheel for this Python, or is not installed")
