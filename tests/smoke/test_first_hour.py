@@ -67,7 +67,7 @@ def test_a_stranger_walks_from_the_clone_to_a_cup(tmp_path, monkeypatch):
             done = call(*shortened(words))
             assert done.exit_code in ((0, 1) if words[0] == "grade" else (0,)), (words, done.output, done.exception)
     assert {path.name for path in Path("runs").iterdir()} >= {"first", "no-bonus", "adept"}
-    assert Path("runs/first/report.html").stat().st_size > 50_000
+    assert not has_verb("report") or Path("runs/first/report.html").stat().st_size > 50_000
 
 
 def looked_at(command: list[str], folder: Path) -> str:
