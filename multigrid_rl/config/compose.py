@@ -40,11 +40,11 @@ def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    return _reading(_validate(RunConfig, {**_compose(values), "experiment": recipe}), parse(overrides))
+    return _refusing_unread(_validate(RunConfig, {**_compose(values), "experiment": recipe}), parse(overrides))
 
 
-def _reading(config: RunConfig, asked: Mapping[str, Any]) -> RunConfig:
-    """Return a run. Raises ``ConfigError`` for one of the ``asked`` keys that it does not read, and says why."""
+def _refusing_unread(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+    """Return a run. Raises ``ConfigError`` for one of the ``given`` keys that it does not read, with the reason."""
     train, head = config.train, config.model.head
     trainer = trainer_of(train.trainer)
     unread = dict.fromkeys((*trainer.unread, *["epochs"] * trainer.replays), f"train={train.trainer}")
@@ -58,7 +58,7 @@ def _reading(config: RunConfig, asked: Mapping[str, Any]) -> RunConfig:
         unread |= {} if valid else dict.fromkeys(keys, f"train.{name}={written(getattr(train, name))}")
     of_model = {} if head in (None, "gaussian") else {"model.log_std": f"model.head={head}"}
     unread = of_model | {f"train.{key}": condition for key, condition in unread.items()}
-    for key, value in asked.items():
+    for key, value in given.items():
         condition = unread.get(".".join(key.split(".")[:2]))
         if condition and value is not None:
             raise ConfigError(expected(key, f"nothing with {condition}, which does not read it", written(value)))
@@ -143,7 +143,7 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     all_values = config.model_dump(mode="json")
     for key, value in values.items():
         assign(all_values, key, value)
-    return _reading(_validate(RunConfig, all_values), values)
+    return _refusing_unread(_validate(RunConfig, all_values), values)
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:

@@ -204,8 +204,8 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
 def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
     row: dict[str, Any] = {"episodes": sum(map(len, results))}
     for name, value in (("win", 1), ("draw", 0), ("loss", -1)):
-        share, *ends = interval_over_sides([part == value for part in results]) if row["episodes"] else (0.0,)
-        row |= {name: share, **({f"{name}_interval": ends} if ends else {})}
+        share, low, high = interval_over_sides([part == value for part in results])
+        row |= {name: share, f"{name}_interval": [low, high]} if row["episodes"] else {name: 0.0}
     return row
 
 
@@ -221,7 +221,7 @@ def interval_over_sides(sides: list[NDArray[Any]]) -> tuple[float, float, float]
     that favour a side nor sides with other chances are taken for chance.
     """
     values, numbers = np.concatenate(sides), len(sides[0])
-    if len(sides) == 1 or len({*map(len, sides)}) > 1 or numbers == 1 or not values.std():
+    if len(sides) == 1 or len({*map(len, sides)}) > 1 or numbers < 2 or not values.std():
         return interval_of(values)
     mean, by_number = float(values.mean()), np.mean(sides, axis=0)
     if values.dtype != np.bool_:

@@ -1,4 +1,4 @@
-"""Agents in processes of their own: what they are told and may answer; on seats that their own user gives them."""
+"""Agents in processes of their own: what they receive and may answer, and on which seats they play."""
 
 import json
 import re
@@ -260,7 +260,7 @@ def test_games_are_told_by_other_numbers_in_each_pairing_and_the_same_ones_again
 
 @pytest.fixture
 def seated_recorder(tmp_path):
-    """An agent's folder, and what it was told so far."""
+    """An agent's folder, and what it has received so far."""
     agent, messages = recorder_of(tmp_path / "recorder")
     return str(agent.folder), messages
 
@@ -310,7 +310,7 @@ def test_plays_only_its_own_games_in_mixture(seated_recorder):
     for message in messages()[1:]:
         if message["type"] == "act":
             known |= {game["game"] for game in message["games"]}
-        else:  # the end of a game that somebody else played is none of its business
+        else:  # the end of a game that others played
             assert set(message["games"]) <= known
             known -= set(message["games"])
 

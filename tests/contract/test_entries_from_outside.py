@@ -30,7 +30,7 @@ SPEC = load_scenario("1v1").spec
 
 
 class Guest:
-    """A player that somebody else's table knows."""
+    """A player that the table of another package knows."""
 
     title, folder = "the guest", None
 

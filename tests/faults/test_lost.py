@@ -263,7 +263,7 @@ def cluster():
 
 
 class Story:
-    """What happens to the nodes while the run goes on, told by the rows."""
+    """What happens to the nodes while the run goes on, by its rows."""
 
     def __init__(self, cluster: Cluster, lost) -> None:
         self.cluster, self.lost = cluster, lost

@@ -158,7 +158,7 @@ SIZES = {"mixture": 3, "bins": 21, "diffusion": 10}
 
 
 def fitted(head: str | None, steps: int, seed: int = 0):
-    """A network cloned from somebody who goes left or right, further the larger the observation; its head."""
+    """A network cloned from a player that goes left or right, further the larger the observation; its head."""
     shape = {"name": "mlp", "hidden": [32, 32], "activation": "tanh", "head": head, "head_size": SIZES.get(head)}
     net = network_of(ACTOR, shape, seed=seed + 1)
     ours = distribution_of(ACTS, network=net)

@@ -173,7 +173,7 @@ pytestmark = pytest.mark.usefixtures("no_session")
 
 @pytest.fixture
 def silent_port():
-    """A port of this machine on which nobody listens, and nobody will while the test runs."""
+    """A port of this machine on which no process listens while the test runs."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

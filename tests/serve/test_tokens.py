@@ -1,4 +1,4 @@
-"""Who somebody is on a class server, what stands before every page; and the files that run a server elsewhere."""
+"""How people sign in to a class server, what stands before every page, and the files that run a server elsewhere."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Films of episodes in Gymnasium and in TensorBoard: decoded again; what cannot be drawn is told in one line."""
+"""Films of episodes in Gymnasium and in TensorBoard: decoded again; what cannot be drawn is refused in one line."""
 
 import base64
 import re

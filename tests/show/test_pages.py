@@ -313,7 +313,7 @@ def address_of(name, request, tmp_path):
 
 @contextmanager
 def opened(browser, address, name, **options):
-    """A page, drawn; afterwards its console was silent, and it had asked nobody but its server."""
+    """A page, drawn; afterwards its console was silent, and it had asked its server alone."""
     context = browser.new_context(bypass_csp=True, **options)  # or axe-core could not be put in
     page, events = context.new_page(), []
     page.on("console", lambda message: events.append(message.text))

@@ -184,7 +184,7 @@ def algorithm(weights=FINITE, lost_returns=()):
         ({"policy_loss": None}, "learner/red_0/policy_loss"),
         ({"vf_loss": float("inf")}, "learner/red_0/vf_loss"),
         ({"grad_norm": None}, "learner/red_0/grad_norm"),
-        ({"walking_loss": None}, "learner/red_0/walking_loss"),  # of a trainer of somebody's own
+        ({"walking_loss": None}, "learner/red_0/walking_loss"),  # of another package's trainer
         ({"dropped_updates": 1.0}, "learner/red_0/grad_norm"),  # in an earlier minibatch than the last
     ],
 )
@@ -214,7 +214,7 @@ def test_ends_run_after_many_in_a_row(tmp_path):
     for turn in range(3):
         for k in range(PATIENCE - 1):
             watch.check(row(1 + turn * 100 + k, grad_norm=None), *algorithm())
-        watch.check(row(50 + turn * 100), *algorithm(BROKEN))  # nobody asks for the weights of a run that is well
+        watch.check(row(50 + turn * 100), *algorithm(BROKEN))  # weights of a run that is well are not read
     for k in range(PATIENCE - 1):
         watch.check(row(1000 + k, grad_norm=None), *algorithm())
     with pytest.raises(DivergedError) as caught:

@@ -283,7 +283,7 @@ def test_key_runner_plays_shortest_single_game(scenario, best):
 def test_key_runner_solves_every_game_with_obstacle(scenario):
     table = results(load_scenario(scenario).spec, episodes=300, red_0="key-runner")
     assert share(table, RED) == 1.0
-    assert table.length.min() >= 23  # nobody can do it in fewer
+    assert table.length.min() >= 23  # fewer are impossible
     assert table.length.max() <= 60
 
 

@@ -201,7 +201,7 @@ LIMITS = ClusterConfig(sample_timeout_s=60.0)
 
 
 class Ref:
-    """What an actor answers, once somebody gets it."""
+    """What an actor answers, once it is read."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -368,7 +368,7 @@ def test_delayed_replacement_takes_up_games_later(world):
     pool = pool_of(Actor(RayActorError()), Actor("a", "b"))
     assert [pool.sample(), pool.sample()] == [["a"], ["b"]]  # the first runner was lost twice by now
     pool.set_state({"games": {}, "env_runners": 2, "policy_updates": 3}, "factory")
-    assert (world.now, len(world.spawned)) == (0.0, 1)  # nobody waits for it while another one can play
+    assert (world.now, len(world.spawned)) == (0.0, 1)  # no wait while another one can play
     world.now = PAUSE_S
     assert pool.sample() == [3 * GENERATION, 3 * GENERATION]
     assert world.spawned[1].called("begin") == [("factory", 3 * GENERATION)]
