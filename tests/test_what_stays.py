@@ -46,7 +46,7 @@ TRAINS = {
 }  # fmt: skip
 #: What is done with a run, an exported player and recorded play.
 VERBS = {
-    "resume": "train --resume mine --until 8192",
+    "resume": "train --resume mine --until 16384",
     "evaluate": "evaluate mine --episodes 20 -o judged",
     "compare": "compare mine other -o same.png",
     "report": "report mine --episodes 2",
@@ -95,7 +95,7 @@ MLAGENTS = "behaviors: {Walker: {trainer_type: ppo}}\n"
 def folder(tmp_path_factory):
     """A folder with a run, recorded play and what else the commands read."""
     path = tmp_path_factory.mktemp("all")
-    tiny = ["scenario=1v1", *TINY, "tracking=tensorboard-media"]
+    tiny = ["scenario=1v1", *TINY, "tracking=tensorboard-media", "train.until=8192"]  # enough for a report
     for seed, name in enumerate(("mine", "other")):
         done = call("train", *tiny, f"seed={seed}", f"run_dir={path / name}")
         assert done.exit_code == 0, done.output
