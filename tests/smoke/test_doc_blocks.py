@@ -112,7 +112,8 @@ def shortened(words: list[str], folder: Path) -> list[str]:
         text = rubric_file(Path(words[words.index("--rubric") + 1])).read_text(encoding="utf-8")
         rubric.write_text(re.sub(r"episodes: \d+", "episodes: 100", text), encoding="utf-8")
         less[less.index("--rubric") + 1] = str(rubric)
-    return [verb, *less, *([] if "runs/cups/june" in words else MORE.get(verb, []))]
+    as_it_stands = "runs/cups/june" in words or "--game" in words  # a cup's own games, and one game
+    return [verb, *less, *([] if as_it_stands else MORE.get(verb, []))]
 
 
 class Reader:
