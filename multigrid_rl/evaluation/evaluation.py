@@ -194,10 +194,8 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
                 rivals.setdefault(name, []).append(part.results[games])
         row["against"] = {name: _outcomes(results) for name, results in rivals.items()}
     if specs.events:
-        row["events"] = {}
-        for name in BEHAVIOUR:
-            events = [part.table.events[:, part.judged_columns, specs.events.index(name)].sum(axis=1) for part in parts]
-            row["events"][name] = float(np.concatenate(events).mean())
+        events = np.concatenate([part.table.events[:, part.judged_columns].sum(axis=1) for part in parts])  # (M, E)
+        row["events"] = {name: float(events[:, specs.events.index(name)].mean()) for name in BEHAVIOUR}
     return row | _column_metrics(parts)
 
 

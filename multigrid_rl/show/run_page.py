@@ -31,7 +31,6 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         lead=str(run.config["scenario"].get("description", "")),
         report=report,
         last={"policy_updates": 0, "episodes": 0, **report.last},
-        holds=list({gate["hold"]: gate for gate in report.gates}.values()),
         curves=curves,
         not_played=one_line(report.not_played),
         standings=standings(run),
