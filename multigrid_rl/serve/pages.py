@@ -36,7 +36,7 @@ class Ladder(NamedTuple):
     """The ladder as one visitor sees it."""
 
     rows: list[Row]
-    hidden: dict[int, int]  # submission -> how many rows before it are not shown
+    hidden: dict[int, int]  # submission -> how many rows before it are not shown; 0 -> after the last
     names: dict[int, str]  # submission -> displayed name
     mark: str  # hash of the content
 
@@ -54,6 +54,7 @@ def visible_ladder(visit: Visit) -> Ladder:
                 hidden[row.hand_in.id], skipped = skipped, 0
             else:
                 skipped += 1
+        hidden[0] = skipped
         names = {row.hand_in.id: row.name if _shows_names(visit) else row.title for row in visible}
         content = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in visible]
         mark = hashlib.sha256(json.dumps([content, sorted(hidden.items())]).encode()).hexdigest()[:12]

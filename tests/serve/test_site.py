@@ -51,6 +51,10 @@ def test_students_see_themselves_and_some_above(site, store):
     assert not any(row.person.name in page.replace("Sign out", "") for row in rows if row is not last)
     anybody = Client(site).get("/")[1]
     assert [row for row in rows if f'/entry/{row.hand_in.id}"' in anybody] == rows[:3]
+    # Some are below the last fixed player: nothing that is shown follows on them.
+    assert store.ladder()[-1].person is not None
+    assert f"{len(rows)} on the ladder" in anybody
+    assert sum(map(int, re.findall(r"(\d+) not shown", anybody))) == len(rows) - 3
     everything = Client(site, "i1").get("/")[1]
     assert all(row.person.name in everything for row in rows)
 
