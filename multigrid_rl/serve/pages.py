@@ -17,6 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 
 from multigrid_rl.competition.folders import Scratch, inner_path
 from multigrid_rl.serve.database import DONE, STATES, HandIn, Person, StoredPairing
+from multigrid_rl.serve.queue import BY_RETURNS
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
 from multigrid_rl.serve.store import Row, deadline_result, visible_rows
@@ -149,14 +150,15 @@ def _may_read(visit: Visit, hand_in_id: int) -> bool:
 
 def entry(visit: Visit) -> Response:
     """Show one entry: rating, opponents."""
-    hand_in = visit.row_or_404(HandIn)
+    hand_in, store = visit.row_or_404(HandIn), visit.site.store
     mine = visit.may_read(hand_in.person_id)
     if not (mine or hand_in.id in visible_ladder(visit).names):
         raise HTTPException(404)
     row = next((each for each in visible_ladder(visit).rows if each.hand_in.id == hand_in.id), None)
+    by_anchors = store.by_anchors().get(hand_in.id) if visit.teaches else None
     return visit.page(
-        "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(visit, hand_in),
-        mine=mine, by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
+        "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, mine=mine, by_anchors=by_anchors,
+        matchups=matchups(visit, hand_in), by_returns=store.setting(BY_RETURNS),
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Pages of a class server: who sees what, and what strangers try."""
 
+import csv
 import io
 import json
 import re
@@ -12,7 +13,7 @@ from multigrid_rl.competition.hand_ins import hand_in
 from multigrid_rl.serve import people_pages
 from multigrid_rl.serve.database import Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
-from sites import AGENT, EVIL, Client, course_fixtures, course_of, served, students_of, token_of, work, zipped
+from sites import AGENT, EVIL, LANES, Client, course_fixtures, course_of, served, students_of, token_of, work, zipped
 
 store, site = course_fixtures()
 
@@ -222,6 +223,22 @@ def test_tables_for_other_systems(store):
     with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         told = json.loads(archive.read("s0/results.json"))
     assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
+
+
+def test_where_nobody_wins_there_are_games_and_returns_in_full(tmp_path):
+    store = course_of(tmp_path / "course", 2)
+    with store.writing() as session:
+        store.add_job(session, "rate", lane="bundle", priority=1)
+    job, shot = store.claim("w", LANES), store.snapshot(by_wins=False)
+    ids = {number for game in shot[0] for number in (game.red, game.blue) if number}
+    store.save_ratings(job, shot, {number: (0.954321 - number / 1e5, 0.9, 1.0, 40) for number in ids})
+    first = students_of(store)[0].hand_in
+    with served(store) as site:
+        page = Client(site).get(f"/entry/{first.id}")[1]
+    assert "Nobody wins: the rating is the mean return" in page
+    assert "Points per game" not in page
+    rows = csv.DictReader(people_pages.export_table(store, "ladder.csv").decode().splitlines())
+    assert min(rows, key=lambda row: row["rank"])["rating"] == f"{0.954321 - first.id / 1e5:.6g}"
 
 
 def test_nothing_becomes_markup_or_a_formula(tmp_path):
