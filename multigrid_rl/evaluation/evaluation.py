@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.replays import EpisodeRecord, record
-from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, percent, wilson_interval
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.metrics import games_against, groups
@@ -134,11 +134,10 @@ def write_held_out(run: Path) -> str:
     """Play a run against its held-out validation players, write ``held_out.json``, and return a summary line."""
     rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
     write_atomic(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
-    shares = ", ".join(
-        "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
-    )
-    mean = sum(row["win"] for row in rows.values()) / len(rows)
-    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
+    texts = {name: [percent(share, 1) for share in (row["win"], *row["win_interval"])] for name, row in rows.items()}
+    shares = ", ".join("{} {} ({} to {})".format(name, *words) for name, words in texts.items())
+    mean = percent(sum(row["win"] for row in rows.values()) / len(rows), 1)
+    return f"held out: wins {mean} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
 
 
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
