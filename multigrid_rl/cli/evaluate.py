@@ -55,8 +55,7 @@ def evaluate(
     if sides is not None and not target.rivals:
         raise refused("--sides", f"nothing for {who}, whose environment has no opponents", sides)
     modes = evaluation.MODES if mode == "both" else (mode,)
-    name = target.name.replace(":", ".")
-    folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = output or Path("runs", "evaluations", f"{target.name.replace(':', '.')}-{datetime.now():%Y%m%d-%H%M%S-%f}")
     report, files = None, []
     try:
         with temporary_output(folder, "folder") as temporary_path:
@@ -161,10 +160,9 @@ def compare(
     screen.print(_comparison_table(rows, *counts))
     for row in rows:
         screen.print(sentence(row, *counts))
-    significant = sum(row.significant for row in rows)
     screen.print(
-        f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
-        "significant, and metrics of the same runs are not independent."
+        f"significant differences: {sum(row.significant for row in rows)} of {len(rows)} metrics; by chance alone "
+        "about one metric in twenty is significant, and metrics of the same runs are not independent."
     )
     if has_figure:
         screen.print(f"drawn: {output}")

@@ -289,9 +289,10 @@ def _episode_columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDAr
         "seed": np.full(games, evaluation.seed),
         "game": np.arange(games),
         "length": table.length,
-        "winner": np.array([*part.lineup.specs.team_names, "nobody"])[table.winner],  # nobody is -1, the last
-        "result": np.array(["draw", "win", "loss"])[part.results],  # a loss is -1
     }
+    if part.lineup.specs.has_winner:  # elsewhere no game is drawn, either
+        columns["winner"] = np.array([*part.lineup.specs.team_names, "nobody"])[table.winner]  # nobody is -1, the last
+        columns["result"] = np.array(["draw", "win", "loss"])[part.results]  # a loss is -1
     for seat, name in part.lineup.names.items():
         columns[f"player/{seat}"] = np.full(games, name)
     for a, seat in enumerate(part.lineup.specs.seats):
@@ -305,7 +306,7 @@ def write_episodes(evaluation: Evaluation, folder: Path) -> Path:
     """Write the table of all episodes, ``episodes.csv``, into ``folder``; returns the file.
 
     Parts follow each other, games in the order of their numbers. ``seed`` and ``game`` determine the game, ``result``
-    is the judged player's by the win flag; then each seat's player, return and events.
+    is the judged player's by the win flag, where games are won; then each seat's player, return and events.
     """
     # Imported here: pyarrow takes a third of a second.
     import pyarrow.csv  # noqa: PLC0415

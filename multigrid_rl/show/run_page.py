@@ -38,7 +38,7 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         stages=_stages(report),
         learner=_learner(report),
         origin=origin(report),
-        opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
+        opponents=[opponent_words(run, row) for row in run.provenance.get("opponents") or []],
         **replays(report.played.games if report.rivals and report.played else []),
     )
 

@@ -149,7 +149,7 @@ def preflight(
     if config.scenario.game is None:
         arguments = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
         lines.append(f"env_id:   {config.scenario.env_id}{arguments}")
-    lines += _opponents(seated)
+    lines += _opponents(seated, config.scenario.name)
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {description}" for name, description in reward_facts(train)]
@@ -185,14 +185,15 @@ def _recipe_line(config: RunConfig, changed: Sequence[str]) -> str:
     return recipe + "".join(f"; {key} {name}" for key, name in custom.items() if name not in default)
 
 
-def _opponents(seated: dict[str, Any]) -> Iterator[str]:
+def _opponents(seated: dict[str, Any], scenario: str) -> Iterator[str]:
     """Yield a line for each player of each seat, and whether they slow games down."""
     for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
         origin = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
-        random_result = next((row for row in player.strength if row.opponent == "random"), None)
+        rows = sorted((r for r in player.strength if r.opponent == "random"), key=lambda r: r.scenario != scenario)
         strength = "strength not measured"
-        if random_result is not None:
-            strength = f"wins {random_result.win:.1%} of {random_result.episodes} games against random"
+        for row in rows[:1]:
+            elsewhere = f" in {row.scenario}" * (row.scenario != scenario)
+            strength = f"wins {row.win:.1%} of {row.episodes} games against random{elsewhere}"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         yield f"opponent: {player.name} on {seat} ({turns}{origin}; {strength})"
     if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
@@ -306,9 +307,8 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
-    metric, form = ("win", "wins {:.0%}")
-    if not any(name.startswith("win/") for name in row):
-        metric, form = ("return_mean", "mean return {:,.2f}")
+    wins = any(name.startswith("win/") for name in row)
+    metric, form = ("win", "wins {:.0%}") if wins else ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [
             f"{row['env_steps']:>9,} of {config.train.until:,} steps",

@@ -291,6 +291,14 @@ def table(page, caption):
     return [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in cells]
 
 
+def test_strength_of_an_opponent_says_where_it_was_measured(tmp_path):
+    strength = [{"scenario": name, "opponent": "random", "win": win} for name, win in (("2v2", 0.5), ("1v1", 0.75))]
+    rows = [{"name": f"p{k}", "seat": "blue_0", "strength": strength[: k + 1]} for k in (0, 1)]
+    text = run_page(read_report(write_run(tmp_path / "run", opponents=rows), games=0))
+    assert "p0 on blue_0, wins 50% against random in 2v2<" in text
+    assert "p1 on blue_0, wins 75% against random<" in text
+
+
 def test_opponents_that_take_turns_are_a_table(tmp_path):
     opponents = [{"name": name, "seat": "blue_0", "weight": w} for name, w in (("hunter", 0.75), ("random", 0.25))]
     folder = write_run(tmp_path / "run", Story(against=("hunter", "random")), opponents=opponents)

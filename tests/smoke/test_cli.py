@@ -4,6 +4,7 @@ import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -176,6 +177,16 @@ def test_closing_says_how_good_the_policy_is():
     assert lines[1].startswith(hint)
     assert lines[2] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
     assert lines[3].startswith("played:   4,096 environment steps")
+
+
+def test_strength_of_an_opponent_is_of_this_scenario_or_says_of_which():
+    def opponent(*scenarios):
+        rows = [SimpleNamespace(scenario=s, opponent="random", win=k / 4, episodes=9) for k, s in enumerate(scenarios)]
+        return SimpleNamespace(name="x", sha256=None, strength=rows, weight=1, player=None)
+
+    here, elsewhere = live._opponents({"a": [opponent("2v2", "1v1")], "b": [opponent("2v2", "battle")]}, "1v1")
+    assert here.endswith("wins 25.0% of 9 games against random)")
+    assert elsewhere.endswith("wins 0.0% of 9 games against random in 2v2)")
 
 
 def test_gate_of_a_mean_shows_the_mean_that_decides(capsys):
