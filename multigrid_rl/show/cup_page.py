@@ -113,7 +113,7 @@ def cup_title(results: CupResults) -> str:
             return f"{leader.name} is the only ranked entry"
         return f"{leader.name} earns {short(leader.mean)}; no other played all its games"
     second = behind[0]
-    if leader.low <= second.high:
+    if not leader.low > second.high:  # NaN, of a single game, shows nothing
         return f"{leader.name} leads narrowly: {second.name} may be as good"
     if results.rated:
         return f"{leader.name} wins, {leader.rating - second.rating:.0f} rating points ahead of {second.name}"

@@ -111,6 +111,9 @@ def test_game_of_two_entries_is_counted_once_where_returns_decide(cup):
     sides = [side.model_copy(update={"forfeited": k}) for k, side in enumerate(sides)]
     text = cup_page(cup.model_copy(update={"rated": False, "returns": rows, "sides": sides, "games": []}))
     assert "<dt>Games</dt><dd>11</dd>" in text
+    alone = [row.model_copy(update={"games": 1, "low": np.nan, "high": np.nan, "forfeited": 0}) for row in rows]
+    title = cup_title(cup.model_copy(update={"rated": False, "returns": alone}))
+    assert title == "hunter leads narrowly: random may be as good", "one game has no interval"
     assert "11 games of 2 entries" in text
 
 
