@@ -188,6 +188,7 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
             row |= {"late_days": result.days_late if result.counting is result.late else 0}
             row |= {"points": result.points, "of": grade.of, "feedback": grade.feedback} if grade else {}
+            row |= {"ungraded": not grade and hand_in.state != "refused" and store.course.rubric is not None}
             if rating and hand_in.state == "rated":
                 row |= {key: getattr(rating, key) for key in ("rating", "low", "high")}
                 row |= {"by_anchors": by_anchors[hand_in.id][0]} if hand_in.id in by_anchors else {}
@@ -229,7 +230,7 @@ def export_table(store: Queue, name: str, deadline: str | None = None) -> bytes:
         return _table(name, students).encode()
     file, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(file, "w") as archive:
-        for student in students:
+        for student in (each for each in students if not each.get("ungraded")):  # a score cannot be empty
             folder = "".join(c if c.isalnum() or c in "._-@" else "_" for c in student["id"]).strip(".") or "_"
             while folder in folders:  # of another id
                 folder += "_"
@@ -243,10 +244,9 @@ def export(visit: Visit) -> Response:
     name = visit.request.path_params["name"]
     if name not in (*EXPORTS, GRADESCOPE):
         raise HTTPException(404)
-    kind = "application/zip" if name == GRADESCOPE else "text/csv"
     disposition = {"content-disposition": f'attachment; filename="{name}"'}
     data = export_table(visit.site.store, name, visit.request.query_params.get("deadline"))
-    return Response(data, media_type=kind, headers=disposition)
+    return Response(data, media_type="application/zip" if name == GRADESCOPE else "text/csv", headers=disposition)
 
 
 #: Pages about people.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from multigrid_rl.competition.hand_ins import hand_in
 from multigrid_rl.serve import people_pages
-from multigrid_rl.serve.database import Rating, Setting, StoredPairing
+from multigrid_rl.serve.database import Grade, HandIn, Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
 from sites import AGENT, EVIL, LANES, Client, course_fixtures, course_of, served, students_of, token_of, work, zipped
 
@@ -223,6 +223,19 @@ def test_tables_for_other_systems(store):
     with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         told = json.loads(archive.read("s0/results.json"))
     assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
+
+
+def test_who_waits_for_a_grade_has_no_score_of_zero(tmp_path):
+    store = course_of(tmp_path / "course", 3)
+    waiting, refused = (store.history(store.person_by_code(code).id) for code in ("s0", "s1"))
+    with store.writing() as session:
+        for row in (*waiting, *refused):
+            session.delete(session.get_one(Grade, row.id))
+        for row in refused:
+            session.get_one(HandIn, row.id).state = "refused"
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
+        scores = {name: json.loads(archive.read(name))["score"] for name in archive.namelist()}
+    assert scores == {"s1/results.json": 0.0, "s2/results.json": 7.5}
 
 
 def test_where_nobody_wins_there_are_games_and_returns_in_full(tmp_path):
