@@ -15,6 +15,7 @@ from multigrid_rl import tables
 from multigrid_rl.cli.app import AGAINST, refused
 from multigrid_rl.cli.output import console, grid, one_thread, refuse_to_overwrite, spread, temporary_output
 from multigrid_rl.config.overrides import parse
+from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.evaluation.sets import HELD, check_sets, compare_sets, notes, places_of, read_set, seeds_of
 from multigrid_rl.files import json_text
 
@@ -54,8 +55,7 @@ def evaluate(
     if sides is not None and not target.rivals:
         raise refused("--sides", f"nothing for {who}, whose environment has no opponents", sides)
     modes = evaluation.MODES if mode == "both" else (mode,)
-    name = target.name.replace(":", ".")
-    folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = output or Path("runs", "evaluations", f"{target.name.replace(':', '.')}-{datetime.now():%Y%m%d-%H%M%S-%f}")
     report, files = None, []
     try:
         with temporary_output(folder, "folder") as temporary_path:
@@ -111,8 +111,8 @@ def _shares(row: dict[str, Any]) -> list[str]:
     if "win" not in row:
         return [f"{row['episodes']:,}"]
     low, high = row.get("win_interval", (0.0, 1.0))
-    win = f"{row['win']:.1%} ({low:.1%} to {high:.1%})"
-    return [f"{row['episodes']:,}", win, f"{row['draw']:.1%}", f"{row['loss']:.1%}"]
+    win, draw, loss, low, high = (percent(share, 1) for share in (row["win"], row["draw"], row["loss"], low, high))
+    return [f"{row['episodes']:,}", f"{win} ({low} to {high})", draw, loss]
 
 
 def _means(row: dict[str, Any], metric_names: list[str]) -> list[str]:
@@ -160,10 +160,9 @@ def compare(
     screen.print(_comparison_table(rows, *counts))
     for row in rows:
         screen.print(sentence(row, *counts))
-    significant = sum(row.significant for row in rows)
     screen.print(
-        f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
-        "significant, and metrics of the same runs are not independent."
+        f"significant differences: {sum(row.significant for row in rows)} of {len(rows)} metrics; by chance alone "
+        "about one metric in twenty is significant, and metrics of the same runs are not independent."
     )
     if has_figure:
         screen.print(f"drawn: {output}")
@@ -175,13 +174,14 @@ def _comparison_table(rows: list[SetComparison], ours: int, theirs: int) -> Tabl
     for number, title in enumerate(("metric", "better", "A (IQM, 95 %)", "B (IQM, 95 %)", "A - B", "A is better")):
         table.add_column(title, justify="left" if number < 2 else "right", no_wrap=number == 0, overflow="fold")
     for row in rows:
+        better = "{} ({} to {})".format(*map(percent, row.better))
         table.add_row(
             row.metric,
             "less" if row.smaller else "more",
             _cell(row.ours, row.metric, ours),
             _cell(row.theirs, row.metric, theirs),
             _cell(row.difference, row.metric, fewest, "+") if row.difference else "-",
-            f"{row.better.value:.0%}" + (f" ({row.better.low:.0%} to {row.better.high:.0%})" if fewest > 1 else ""),
+            better if fewest > 1 else better.partition(" ")[0],
         )
     return table
 
@@ -198,8 +198,9 @@ def sentence(row: SetComparison, ours: int, theirs: int) -> str:
     if share < 0.5:
         ahead, share, low, high = "B", 1 - share, 1 - high, 1 - low
     relation = "sooner" if row.metric == HELD else "lower" if row.smaller else "higher"
-    interval = f", 95 % interval {low:.0%} to {high:.0%}" if min(ours, theirs) > 1 else " (one run has no interval)"
-    text = f"{row.metric}: {ahead} is {relation} in {share:.0%} of the pairs{interval}"
+    one = min(ours, theirs) == 1
+    interval = " (one run has no interval)" if one else f", 95 % interval {percent(low)} to {percent(high)}"
+    text = f"{row.metric}: {ahead} is {relation} in {percent(share)} of the pairs{interval}"
     if any(row.never):
         text += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
     test = "permutation test, p < 0.001" if row.p < 0.001 else f"permutation test, p = {row.p:.3f}"

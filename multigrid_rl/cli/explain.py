@@ -335,7 +335,7 @@ def _gate_meaning(gate: GateConfig, specs: MultiAgentSpec) -> str:
     held = {
         "every": f"at every report of {gate.window:,} steps",
         "mean": f"by the mean over the reports of {gate.window:,} steps",
-        "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
+        "share": f"at {100 * gate.share:g}% of the reports of {gate.window:,} steps",
     }[gate.hold]
     names = metrics_of(gate, specs)
     meaning, unit = next(entry for pattern, entry in glossary().items() if matches(names[0], pattern))

@@ -66,7 +66,7 @@ def _cells(card: Card) -> tuple[str, str, str, str, str]:
     best = card.best_response
     return (
         f"{card.scenario} {' '.join(card.seats)}",
-        card.architecture["name"] + (f", {steps / 1e6:.2g}M" if steps else ""),
+        card.architecture["name"] + (f", {float(f'{steps / 1e6:.2g}'):,g}M" if steps else ""),
         "-" if returns is None else f"return {returns.mean:,.{3 * (abs(returns.mean) < 100)}f}",
         "-" if best is None else f"return {best.return_mean:.3f}" if best.win is None else f"{best.win:.1%}",
         card.sha256[:8],

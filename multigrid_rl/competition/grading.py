@@ -25,6 +25,7 @@ from multigrid_rl.competition.rubric import ENTROPY, EPISODES, EntropyMeter, Exa
 from multigrid_rl.competition.sandbox import Limits, bwrap_available, kill_descendants
 from multigrid_rl.config.scenario import Strict
 from multigrid_rl.files import csv_text, json_text, safe_cell, write_atomic
+from multigrid_rl.gates import value_text
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -354,8 +355,8 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
     if check["points"] is None:
         return check["check"], "not measured", "-", "left out"
     interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
-    close = ", too close to call" if check["close"] else ""
-    return check["check"], f"{check['value']:.3f}", interval, f"{check['points']:g} of {check['of']:g}{close}"
+    measured, close = value_text(check["value"], check["bound"]), ", too close to call" * check["close"]
+    return check["check"], measured, interval, f"{check['points']:g} of {check['of']:g}{close}"
 
 
 def _csv(hand_ins: list[Submission], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import load_team
@@ -130,13 +130,13 @@ class Check(Bound):
         """Return the points for a value."""
         if self.start is not None:
             share = (value - self.start) / (self.bound - self.start)
-            return round(self.points * min(max(share, 0.0), 1.0), 2)
+            return round(self.points * min(max(0.0, share), 1.0), 2)  # in this order NaN is worth nothing
         is_met = value <= self.bound if self.comparison == "<=" else value >= self.bound
         return self.points if is_met else 0.0
 
     def row_of(self, values: list[Interval]) -> dict[str, Any]:
         """Return a row of the result; ``None`` marks missing measurements."""
-        row: dict[str, Any] = {"check": str(self), "of": self.points}
+        row: dict[str, Any] = {"check": str(self), "of": self.points, "bound": self.bound}
         if not values:
             return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
         # The worst of several seats decides and is shown.
@@ -145,7 +145,7 @@ class Check(Bound):
         least, most = sorted(map(self.worth, (worst.low, worst.high)))
         points = min(self.worth(value.value) for value in values)
         return row | {
-            "value": round(worst.value, 4),
+            "value": round(worst.value, 6),
             "interval": None if unknown else [round(worst.low, 4), round(worst.high, 4)],
             "met": points == self.points,
             "points": points,
@@ -184,7 +184,7 @@ class Rubric(Part):
     #: The bundle's team; the first one of a game without red.
     team: str = "red"
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
-    pass_points: float
+    pass_points: Annotated[float, AfterValidator(lambda points: round(points, 2))]  # as points are
     hand_in: Literal["bundle", "agent", "both"] = "both"
     #: No points for a player of the catalogue, an earlier submission, or a near copy of one.
     refuse_known: bool = False
@@ -200,8 +200,8 @@ class Rubric(Part):
 
     @property
     def points(self) -> float:
-        """Sum of all points."""
-        return sum(check.points for exam in self.exams for check in exam.checks)
+        """Sum of all points, to two decimals as points are: of ten checks of .1 it is 1."""
+        return round(sum(check.points for exam in self.exams for check in exam.checks), 2)
 
     @property
     def sha256(self) -> str:

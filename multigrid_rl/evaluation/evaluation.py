@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.replays import EpisodeRecord, record
-from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, percent, wilson_interval
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.metrics import games_against, groups
@@ -134,11 +134,10 @@ def write_held_out(run: Path) -> str:
     """Play a run against its held-out validation players, write ``held_out.json``, and return a summary line."""
     rows = held_out(run, "validate", HELD_OUT_GAMES, HELD_OUT_SEED)
     write_atomic(run / "held_out.json", (json_text(rows, indent=2) + "\n").encode())
-    shares = ", ".join(
-        "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
-    )
-    mean = sum(row["win"] for row in rows.values()) / len(rows)
-    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
+    texts = {name: [percent(share, 1) for share in (row["win"], *row["win_interval"])] for name, row in rows.items()}
+    shares = ", ".join("{} {} ({} to {})".format(name, *words) for name, words in texts.items())
+    mean = percent(sum(row["win"] for row in rows.values()) / len(rows), 1)
+    return f"held out: wins {mean} on average of {HELD_OUT_GAMES} games against each held-out player: {shares}"
 
 
 def returns_of(target: Target, episodes: int, seed: int) -> dict[str, Returns]:
@@ -194,10 +193,8 @@ def summary(parts: Sequence[PlayedPart]) -> dict[str, Any]:
                 rivals.setdefault(name, []).append(part.results[games])
         row["against"] = {name: _outcomes(results) for name, results in rivals.items()}
     if specs.events:
-        row["events"] = {}
-        for name in BEHAVIOUR:
-            events = [part.table.events[:, part.judged_columns, specs.events.index(name)].sum(axis=1) for part in parts]
-            row["events"][name] = float(np.concatenate(events).mean())
+        events = np.concatenate([part.table.events[:, part.judged_columns].sum(axis=1) for part in parts])  # (M, E)
+        row["events"] = {name: float(events[:, specs.events.index(name)].mean()) for name in BEHAVIOUR}
     return row | _column_metrics(parts)
 
 
@@ -292,9 +289,10 @@ def _episode_columns(part: PlayedPart, evaluation: Evaluation) -> dict[str, NDAr
         "seed": np.full(games, evaluation.seed),
         "game": np.arange(games),
         "length": table.length,
-        "winner": np.array([*part.lineup.specs.team_names, "nobody"])[table.winner],  # nobody is -1, the last
-        "result": np.array(["draw", "win", "loss"])[part.results],  # a loss is -1
     }
+    if part.lineup.specs.has_winner:  # elsewhere no game is drawn, either
+        columns["winner"] = np.array([*part.lineup.specs.team_names, "nobody"])[table.winner]  # nobody is -1, the last
+        columns["result"] = np.array(["draw", "win", "loss"])[part.results]  # a loss is -1
     for seat, name in part.lineup.names.items():
         columns[f"player/{seat}"] = np.full(games, name)
     for a, seat in enumerate(part.lineup.specs.seats):
@@ -308,7 +306,7 @@ def write_episodes(evaluation: Evaluation, folder: Path) -> Path:
     """Write the table of all episodes, ``episodes.csv``, into ``folder``; returns the file.
 
     Parts follow each other, games in the order of their numbers. ``seed`` and ``game`` determine the game, ``result``
-    is the judged player's by the win flag; then each seat's player, return and events.
+    is the judged player's by the win flag, where games are won; then each seat's player, return and events.
     """
     # Imported here: pyarrow takes a third of a second.
     import pyarrow.csv  # noqa: PLC0415

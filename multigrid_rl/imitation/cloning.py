@@ -205,19 +205,18 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     specs, env = factory.specs, factory.build(count, first)
     playing = collector_of(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
     quota, tables = Quota(episodes, count), []
-    entropies: dict[str, list[float]] = {module: [] for module in specs.modules}
+    entropies: dict[str, list[Array]] = {module: [] for module in specs.modules}
     for _ in range(_MAX_STEPS // _STEPS):
         rollouts = playing.collect()
         for agent in specs.agents:
             rollout = rollouts[agent.name]
-            entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
-            if np.isfinite(entropy).any():  # NaN for a head without probabilities
-                entropies[agent.module].append(float(entropy.mean()))
+            entropies[agent.module].append((rollout.entropy * rollout.mask).sum(axis=2)[rollout.active])
         counted = [quota.count(done) for done in playing.ended]
         tables.append(env.drain_episodes().rows(np.concatenate(counted)))
         if quota.complete:
             break
-    means = {module: float(np.mean(rows)) for module, rows in entropies.items() if rows}
+    found = {module: np.concatenate(rows) for module, rows in entropies.items()}
+    means = {module: float(rows.mean()) for module, rows in found.items() if len(rows)}
     return EpisodeTable.concatenate(tables), {module: value for module, value in means.items() if np.isfinite(value)}
 
 

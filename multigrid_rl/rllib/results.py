@@ -153,7 +153,7 @@ def gate_results(keeper: GateKeeper) -> dict[str, Any]:
             "met": state.gate.is_met(state.value),
             "held": state.held,
         }
-        for state in keeper.states
+        for state in sorted(keeper.states, key=lambda state: state.held, reverse=True)  # as in the columns of a row
     }
     return {"held": keeper.held, **gates}
 

@@ -174,8 +174,7 @@ class Reports:
             self._episodes += finished.episodes
         row["episodes"] = self._episodes
         if sum(table.episodes for table in self._pending) >= self.keeper.min_episodes:
-            table = EpisodeTable.concatenate(self._pending)
-            self._pending = []
+            table, self._pending = EpisodeTable.concatenate(self._pending), []
             self.report = episode_metrics(table, specs)
             row |= self.report
             row |= {name: _custom_value(name, function, table) for name, function in self._custom.items()}
@@ -206,7 +205,8 @@ def _gate_columns(keeper: GateKeeper) -> dict[str, float]:
     if keeper.last is None:
         return {}
     row: dict[str, float] = {"gates/held": float(keeper.held)}
-    for state in keeper.states:
+    # Of two bounds on one metric, the columns are of the one that is further from held: it comes last.
+    for state in sorted(keeper.states, key=lambda state: (state.streak_from is None, state.streak_from or 0)):
         row[f"gates/{state.gate.metric}/met"] = float(state.gate.is_met(state.value))
         row[f"gates/{state.gate.metric}/held_steps"] = float(state.held_steps(keeper.last.env_steps))
     return row

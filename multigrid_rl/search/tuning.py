@@ -273,7 +273,7 @@ def run_trial(folder: SearchFolder, spec: TrialSpec) -> None:
         raise
     if lags or verdict["ended"] != "interrupted":
         status: Status = "stopped" if lags else "finished"
-        folder.end(Outcome(spec, status, score_of(verdict), verdict["env_steps"], time.monotonic() - began))
+        folder.end(Outcome(spec, status, score_of(verdict), verdict["env_steps"], verdict["seconds"]))  # all sessions'
 
 
 def _play(folder: SearchFolder, spec: TrialSpec) -> tuple[dict[str, Any], bool]:

@@ -223,7 +223,8 @@ def final(context: AdminContext) -> dict[str, Any]:
         played = play_cup(entries, config, folder, lambda *_: None)
         outcome = tabulate(entries, played, config, versions())
         write_files(outcome, played, folder)
-    return {"entries": len(entries), "pairings": len(played), "winner": outcome.table[0].name, "sha256": outcome.sha256}
+    winner = ", ".join(row.name for row in outcome.table if row.rank == 1)  # several of equal rank, as a cup says
+    return {"entries": len(entries), "pairings": len(played), "winner": winner, "sha256": outcome.sha256}
 
 
 def export(context: AdminContext) -> dict[str, Any]:

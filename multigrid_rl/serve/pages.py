@@ -17,6 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 
 from multigrid_rl.competition.folders import Scratch, inner_path
 from multigrid_rl.serve.database import DONE, STATES, HandIn, Person, StoredPairing
+from multigrid_rl.serve.queue import BY_RETURNS
 from multigrid_rl.serve.serve_commands import as_zip
 from multigrid_rl.serve.site import CachedPage, Page, Visit, cached_page, page_if_changed
 from multigrid_rl.serve.store import Row, deadline_result, visible_rows
@@ -36,7 +37,7 @@ class Ladder(NamedTuple):
     """The ladder as one visitor sees it."""
 
     rows: list[Row]
-    hidden: dict[int, int]  # submission -> how many rows before it are not shown
+    hidden: dict[int, int]  # submission -> how many rows before it are not shown; 0 -> after the last
     names: dict[int, str]  # submission -> displayed name
     mark: str  # hash of the content
 
@@ -54,6 +55,7 @@ def visible_ladder(visit: Visit) -> Ladder:
                 hidden[row.hand_in.id], skipped = skipped, 0
             else:
                 skipped += 1
+        hidden[0] = skipped
         names = {row.hand_in.id: row.name if _shows_names(visit) else row.title for row in visible}
         content = [(row.hand_in.id, names[row.hand_in.id], *row[3:]) for row in visible]
         mark = hashlib.sha256(json.dumps([content, sorted(hidden.items())]).encode()).hexdigest()[:12]
@@ -148,14 +150,15 @@ def _may_read(visit: Visit, hand_in_id: int) -> bool:
 
 def entry(visit: Visit) -> Response:
     """Show one entry: rating, opponents."""
-    hand_in = visit.row_or_404(HandIn)
+    hand_in, store = visit.row_or_404(HandIn), visit.site.store
     mine = visit.may_read(hand_in.person_id)
     if not (mine or hand_in.id in visible_ladder(visit).names):
         raise HTTPException(404)
     row = next((each for each in visible_ladder(visit).rows if each.hand_in.id == hand_in.id), None)
+    by_anchors = store.by_anchors().get(hand_in.id) if visit.teaches else None
     return visit.page(
-        "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, matchups=matchups(visit, hand_in),
-        mine=mine, by_anchors=visit.site.store.by_anchors().get(hand_in.id) if visit.teaches else None,
+        "entry.html", display_name(visit, hand_in.id), hand_in=hand_in, row=row, mine=mine, by_anchors=by_anchors,
+        matchups=matchups(visit, hand_in), by_returns=store.setting(BY_RETURNS),
     )  # fmt: skip
 
 

@@ -24,14 +24,13 @@ from multigrid_rl.text import ConfigError, expected, shown, unknown
 _MAX_ROWS = 50
 #: Kinds of events that the desk lists.
 _SHOWN_EVENTS = ("fault", "appeal", "setting", "grade again", "check again", "copies again", "kept")
-_FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank")
-_RATING_FIELDS = ("rating", "low", "high")
+_FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank", "rating", "low", "high")
 #: Columns of the late submission.
 _LATE_COLUMNS = ("late_hand_in", "late_by", "late_rating", "late_points")
 _MORE_COLUMNS = ("points", "of", "sha256", *_LATE_COLUMNS, "team", "by_anchors")
 #: Tables for other systems: the key of :func:`results` in each column.
 EXPORTS = {
-    "ladder.csv": {key: key for key in (*_FIRST_COLUMNS, *_RATING_FIELDS, *_MORE_COLUMNS)},
+    "ladder.csv": {key: key for key in (*_FIRST_COLUMNS, *_MORE_COLUMNS)},
     "moodle.csv": {
         "ID number": "id", "Full name": "name", "Email address": "email", "Grade": "points", "Late days": "late_days",
         "Feedback comments": "feedback", "Late grade": "late_points", "Late by days": "late_by",
@@ -189,12 +188,13 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             row |= {"hand_in": hand_in.id, "state": hand_in.state, "sha256": hand_in.sha256}
             row |= {"late_days": result.days_late if result.counting is result.late else 0}
             row |= {"points": result.points, "of": grade.of, "feedback": grade.feedback} if grade else {}
+            row |= {"ungraded": not grade and hand_in.state != "refused" and store.course.rubric is not None}
             if rating and hand_in.state == "rated":
-                row |= {key: getattr(rating, key) for key in _RATING_FIELDS}
-                row |= {"by_anchors": round(by_anchors[hand_in.id][0], 1)} if hand_in.id in by_anchors else {}
+                row |= {key: getattr(rating, key) for key in ("rating", "low", "high")}
+                row |= {"by_anchors": by_anchors[hand_in.id][0]} if hand_in.id in by_anchors else {}
         if (late := result.late) is not None:
             row |= {"late_hand_in": late.id, "late_by": result.days_late}
-            row |= {"late_rating": round(late.rating.rating, 2)} if late.rating else {}
+            row |= {"late_rating": late.rating.rating} if late.rating else {}
             row |= {"late_points": late.grade.points} if late.grade else {}
         rows.append(row)
     by_rating = [(-row["rating"], row["hand_in"]) for row in rows if "rating" in row]
@@ -204,8 +204,6 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
 
 def _table(name: str, students: list[dict[str, Any]]) -> str:
     rows = [{column: safe_cell(each.get(key, "")) for column, key in EXPORTS[name].items()} for each in students]
-    for row in rows if name == "ladder.csv" else ():
-        row.update({key: round(row[key], 2) for key in _RATING_FIELDS if row[key] != ""})
     if name == "canvas.csv":
         possible = max((each["of"] for each in students if "of" in each), default=0)
         head = {"Student": "Points Possible", "Ladder": possible}
@@ -221,7 +219,7 @@ def gradescope(result: dict[str, Any]) -> dict[str, Any]:
     if "late_by" in result:
         document["extra_data"] = {key: result.get(key) for key in ("late_days", *_LATE_COLUMNS)}
     if "rating" in result:
-        document["leaderboard"] = [{"name": "Rating", "value": round(result["rating"], 2)}]
+        document["leaderboard"] = [{"name": "Rating", "value": result["rating"]}]
     return document
 
 
@@ -232,7 +230,7 @@ def export_table(store: Queue, name: str, deadline: str | None = None) -> bytes:
         return _table(name, students).encode()
     file, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(file, "w") as archive:
-        for student in students:
+        for student in (each for each in students if not each.get("ungraded")):  # a score cannot be empty
             folder = "".join(c if c.isalnum() or c in "._-@" else "_" for c in student["id"]).strip(".") or "_"
             while folder in folders:  # of another id
                 folder += "_"
@@ -246,10 +244,9 @@ def export(visit: Visit) -> Response:
     name = visit.request.path_params["name"]
     if name not in (*EXPORTS, GRADESCOPE):
         raise HTTPException(404)
-    kind = "application/zip" if name == GRADESCOPE else "text/csv"
     disposition = {"content-disposition": f'attachment; filename="{name}"'}
     data = export_table(visit.site.store, name, visit.request.query_params.get("deadline"))
-    return Response(data, media_type=kind, headers=disposition)
+    return Response(data, media_type="application/zip" if name == GRADESCOPE else "text/csv", headers=disposition)
 
 
 #: Pages about people.

@@ -76,7 +76,8 @@ def _cup(results: CupResults, packed: "PackedGames", **content: Any) -> str:
 def _leaderboard(results: CupResults, **content: Any) -> str:
     """Return the page of a cup ranked by returns."""
     rows, has_opponents = results.returns, len(results.teams) > 1
-    games = plural(sum(row.games for row in rows), "game" if has_opponents else "episode")
+    # Not of the rows: a game of two entries is in both.
+    games = plural(sum(it.games - it.forfeited for it in results.sides), "game" if has_opponents else "episode")
     return render(
         "leaderboard.html",
         kind=f"{'Cup' if has_opponents else 'Leaderboard'} \u00b7 {results.scenario}",
@@ -112,7 +113,7 @@ def cup_title(results: CupResults) -> str:
             return f"{leader.name} is the only ranked entry"
         return f"{leader.name} earns {short(leader.mean)}; no other played all its games"
     second = behind[0]
-    if leader.low <= second.high:
+    if not leader.low > second.high:  # NaN, of a single game, shows nothing
         return f"{leader.name} leads narrowly: {second.name} may be as good"
     if results.rated:
         return f"{leader.name} wins, {leader.rating - second.rating:.0f} rating points ahead of {second.name}"

@@ -5,6 +5,7 @@ No display, no global state.
 
 import base64
 import math
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +18,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.cli.output import write_file
-from multigrid_rl.evaluation.seed_statistics import bootstrap_band, iqm
+from multigrid_rl.evaluation.seed_statistics import bootstrap_band, iqm, percent
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.show.reference import Reference
-from multigrid_rl.show.words import percent, plural, short, thousands
+from multigrid_rl.show.words import plural, short, thousands
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.
@@ -148,8 +149,9 @@ class Chart(NamedTuple):
     @property
     def caption(self) -> str:
         """The last values of its lines, by their labels."""
-        as_text, several = percent if self.share else short, len(self.lines) > 1
-        ends = (f"{label * several} {as_text(float(series.values[-1]))}".strip() for label, series in self.lines)
+        several, bound = len(self.lines) > 1, self.gate.bound if self.gate else math.nan
+        as_text = percent if self.share else partial(short, bound=bound)
+        ends = (f"{label * several} {as_text(float(values[-1]))}".strip() for label, (_, values) in self.lines)
         return f"At the end: {', '.join(ends)}"
 
     def image(self) -> str:

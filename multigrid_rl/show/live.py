@@ -142,8 +142,7 @@ class LiveRun:
         return " ".join([*map(str, sizes), self._checkpoint()])
 
     def _checkpoint(self) -> str:
-        found = checkpoints_in(self.folder / "checkpoints")
-        return found[-1].name if found else ""
+        return next((path.name for path in reversed(checkpoints_in(self.folder / "checkpoints"))), "")
 
     def page(self) -> str:
         """Return the page, written again where the folder has changed."""

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from multigrid_rl import __version__
+from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.show import words
 
 #: Written into every page: a file with this mark may be overwritten.
@@ -61,7 +62,7 @@ def headed(rows: Markup, heads: list[str]) -> Markup:
 
 
 _FILTERS = (
-    words.bound, words.duration, words.metric_title, words.percent, words.plural,
+    words.bound, words.duration, words.metric_title, percent, words.plural,
     words.rounded, words.short, words.signed, words.shortened, headed,
 )  # fmt: skip
 

@@ -103,7 +103,7 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     if not runs:
         raise ConfigError(expected(folder, "a seed that is done", "none"))
     rows = [{**(run.verdict or {}), "seed": run.config["seed"]} for run in runs]
-    metrics = [gate.metric for gate in runs[0].gates]
+    metrics = list(dict.fromkeys(gate.metric for gate in runs[0].gates))  # one may have two bounds
     metrics += [name for name in runs[0].series if name.startswith("return_mean/") and name not in metrics]
     metrics = [name for name in metrics if all(name in run.series for run in runs)]  # a gate's may have no value
     ends = np.array([[final_value(run.series[name], final_window(run)) for name in metrics] for run in runs])
@@ -112,11 +112,10 @@ def write_seeds_report(folder: Path, output: Path | None = None, *, force: bool 
     ]
     sentences.append(f"These are means over the last {final_window(runs[0]):,} steps of a run.")
     held = held_summary([row["env_steps_to_held"] for row in rows]) if runs[0].gates else "There are no gates."
-    machine = runs[0].provenance.get("machine") or {}
     origin = {
         "Command": f"{' '.join(['multigrid-rl train', *overrides])} seeds={','.join(map(str, seeds))}",
         "Commit": ", ".join(sorted({str(run.provenance.get("commit")) for run in runs})),
-        "Processor": str(machine.get("processor")),
+        "Processor": str((runs[0].provenance.get("machine") or {}).get("processor")),
         "Folder": str(folder),
     }
     text = render(

@@ -10,6 +10,7 @@ from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.evaluation.evaluation import evaluate, labelled_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
+from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
@@ -20,7 +21,6 @@ from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.reference import Reference, changes, load_reference
 from multigrid_rl.show.video import PageFilm, page_film
-from multigrid_rl.show.words import percent
 from multigrid_rl.text import ConfigError, expected, one_line
 from multigrid_rl.training.screen import reward_facts, schedules
 from multigrid_rl.types import RunError
@@ -221,9 +221,11 @@ def origin(report: RunReport) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in rows if value not in (None, "")]
 
 
-def opponent_words(row: dict[str, Any]) -> tuple[str, str]:
+def opponent_words(run: RunRecord, row: dict[str, Any]) -> tuple[str, str]:
     """Return an opponent of a run in words, and the start of its sha256."""
-    strength = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
-    beats = f", wins {percent(strength['win'])} against random" if strength else ""
+    scenario = run.config["scenario"]["name"]
+    found = [(s["win"], s.get("scenario", scenario)) for s in row.get("strength") or [] if s["opponent"] == "random"]
+    win, place = min(found, key=lambda each: each[1] != scenario, default=(None, scenario))
+    beats = "" if win is None else f", wins {percent(win)} against random" + f" in {place}" * (place != scenario)
     weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
     return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

@@ -31,7 +31,6 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         lead=str(run.config["scenario"].get("description", "")),
         report=report,
         last={"policy_updates": 0, "episodes": 0, **report.last},
-        holds=list({gate["hold"]: gate for gate in report.gates}.values()),
         curves=curves,
         not_played=one_line(report.not_played),
         standings=standings(run),
@@ -39,7 +38,7 @@ def run_page(report: RunReport, *, live: bool = False) -> str:
         stages=_stages(report),
         learner=_learner(report),
         origin=origin(report),
-        opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
+        opponents=[opponent_words(run, row) for row in run.provenance.get("opponents") or []],
         **replays(report.played.games if report.rivals and report.played else []),
     )
 

@@ -30,24 +30,12 @@ def plural(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """Return ``95%``; shares strictly between 0 and 1 are never rounded to 0% or 100%."""
-    if 0 < share < 1:
-        edge = 0.5 * 10 ** -(digits + 2)
-        if share < edge:
-            return f"<{10**-digits:g}%"
-        if share > 1 - edge:
-            return f">{100 - 10**-digits:g}%"
-    return f"{share:.{digits}%}"
-
-
-def short(value: float) -> str:
-    """Return three significant digits: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
+def short(value: float, bound: float = math.nan) -> str:
+    """Return three digits (``17.9``, ``1,280``), or as many as show on which side of a ``bound`` it lies; no "-0"."""
     if math.isnan(value):
         return "-"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    text = f"{value:.3g}"
+    texts = [format(value, f",.{k}f" if abs(value) >= 999.5 else f".{k + 3}g") for k in range(9)]
+    text = next((text for text in texts if value == bound or float(text.replace(",", "")) != bound), texts[-1])
     return "0" if text in ("-0", "0") else text.replace("-", "\u2212")
 
 

@@ -44,9 +44,8 @@ def expectation(config: RunConfig) -> Expectation | None:
     if (known["scenario"], known["scheme"]) != (config.scenario.name, config.scheme) or not known["gates"]:
         return None
     steps = [run["steps_to_held"].get("all gates") for run in known["runs"]]
-    held = [step for step in steps if step is not None]
     median = statistics.median([step or float("inf") for step in steps])
-    return Expectation(len(held), len(steps), None if median == float("inf") else int(median))
+    return Expectation(len(steps) - steps.count(None), len(steps), None if median == float("inf") else int(median))
 
 
 def settings(overrides: Sequence[str]) -> list[str]:

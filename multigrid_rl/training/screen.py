@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from multigrid_rl.config.network import constant
@@ -149,7 +149,7 @@ def preflight(
     if config.scenario.game is None:
         arguments = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
         lines.append(f"env_id:   {config.scenario.env_id}{arguments}")
-    lines += _opponents(seated)
+    lines += _opponents(seated, config.scenario.name)
     if config.scenario.league is not None:
         lines.append(f"league:   {config.scenario.league.summary}")
     lines += [f"{name + ':':<9} {description}" for name, description in reward_facts(train)]
@@ -185,14 +185,15 @@ def _recipe_line(config: RunConfig, changed: Sequence[str]) -> str:
     return recipe + "".join(f"; {key} {name}" for key, name in custom.items() if name not in default)
 
 
-def _opponents(seated: dict[str, Any]) -> Iterator[str]:
+def _opponents(seated: dict[str, Any], scenario: str) -> Iterator[str]:
     """Yield a line for each player of each seat, and whether they slow games down."""
     for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
         origin = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
-        random_result = next((row for row in player.strength if row.opponent == "random"), None)
+        rows = sorted((r for r in player.strength if r.opponent == "random"), key=lambda r: r.scenario != scenario)
         strength = "strength not measured"
-        if random_result is not None:
-            strength = f"wins {random_result.win:.1%} of {random_result.episodes} games against random"
+        for row in rows[:1]:
+            elsewhere = f" in {row.scenario}" * (row.scenario != scenario)
+            strength = f"wins {row.win:.1%} of {row.episodes} games against random{elsewhere}"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         yield f"opponent: {player.name} on {seat} ({turns}{origin}; {strength})"
     if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
@@ -236,8 +237,7 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
         outcome = f"no gates for {', '.join(config.scenario.kind.learning)} in {config.scenario.name}"
     if v["stage"] < v["stages"] - 1:
         outcome = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
-    if v["ended"] == "interrupted":
-        outcome = f"interrupted; {outcome}"
+    outcome = "interrupted; " * (v["ended"] == "interrupted") + outcome
     run = shlex.quote(str(path))
     windows = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
     until = f" --until {v['env_steps'] + max(v['env_steps'], *windows, 0)}"  # long enough for the window of each gate
@@ -262,8 +262,10 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
 def _gate_value(gate: dict[str, Any]) -> str:
     if gate["value"] is None:
         return "not measured"
-    value = value_text(gate["value"], gate["bound"])
-    return f"now {value}" + (f", not yet for {gate['window']:,} steps" if gate.get("met") else "")
+    value = f"now {value_text(gate['value'], gate['bound'])}"
+    if gate.get("hold") == "mean" and gate["window_mean"] is not None:  # it decides, not the newest value
+        return f"{value}, mean {value_text(gate['window_mean'], gate['bound'])} of up to {gate['window']:,} steps"
+    return value + (f", not yet for {gate['window']:,} steps" if gate.get("met") else "")
 
 
 def _result(report: dict[str, float]) -> list[str]:
@@ -305,9 +307,8 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
-    metric, form = ("win", "wins {:.0%}")
-    if not any(name.startswith("win/") for name in row):
-        metric, form = ("return_mean", "mean return {:,.2f}")
+    wins = any(name.startswith("win/") for name in row)
+    metric, form = ("win", "wins {:.0%}") if wins else ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [
             f"{row['env_steps']:>9,} of {config.train.until:,} steps",
@@ -330,10 +331,8 @@ def _losses(row: dict[str, Any]) -> list[str]:
 
 def gate_table(keeper: GateKeeper) -> Table:
     """Lay out one row for each gate."""
-    table = Table("gate", box=None, pad_edge=False)
-    table.add_column("now", justify="right")
-    table.add_column("state")
-    table.add_column("steps still to hold", justify="right")
+    now, steps = (Column(title, justify="right") for title in ("now", "steps still to hold"))
+    table = Table("gate", now, "state", steps, box=None, pad_edge=False)
     colours = {"held": "green", "met": "yellow", "not met": "red"}
     for gate, value, word, remaining in _gates(keeper):
         table.add_row(gate, value, Text(word, style=colours[word]), remaining)
@@ -347,7 +346,7 @@ def plain_gates(keeper: GateKeeper) -> str:
     if keeper.last is None and keeper.states:
         return f"gates: waiting for {keeper.min_episodes} finished episodes"
     parts = (
-        f"{gate} now {now} {word}" + f" ({left} to hold)" * (word != "held") for gate, now, word, left in _gates(keeper)
+        f"{gate} now {now} {word}" + f" ({left} to hold)" * (left != "0") for gate, now, word, left in _gates(keeper)
     )
     return "; ".join(parts) or "no gates"
 
@@ -357,7 +356,9 @@ def _gates(keeper: GateKeeper) -> Iterator[tuple[str, str, str, str]]:
     if keeper.last is None:
         return
     for state in keeper.states:
-        remaining = 0 if state.held else max(0, state.gate.window - state.held_steps(keeper.last.env_steps))
+        first, now = keeper.first_report or 0, keeper.last.env_steps
+        judged = state.held_steps(now) if state.gate.hold == "every" else now - first  # means need no streak
+        remaining = 0 if state.held else max(0, state.gate.window - judged)
         word = "held" if state.held else "not met" if state.streak_from is None else "met"
         yield str(state.gate), value_text(state.value, state.gate.bound), word, f"{remaining:,}"
 

@@ -1,17 +1,21 @@
-"""Grading where nobody meets: returns of fresh episodes, copies, a class, and what a rubric may not ask there."""
+"""Grading where nobody meets: returns of fresh episodes, copies, a class, what a rubric may not ask; points."""
 
 import csv
 import json
 import shutil
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from bundles import torch_files_here
 from commands import call, complaint, works
+from multigrid_rl.competition.grading import check_cells
+from multigrid_rl.competition.rubric import Check, Rubric
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import env_factory, env_signature
+from multigrid_rl.evaluation.seed_statistics import Interval
 from multigrid_rl.files import data_root
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import signature, write_player
@@ -144,3 +148,33 @@ def test_every_head_is_graded_and_entropy_only_where_a_check_names_it(tmp_path, 
     result = call("grade", tmp_path / "one", "--rubric", rubric)
     line = json.loads(result.output.splitlines()[-1])
     assert line["points"] == 101 if HEADS[head].probability else "finite entropy" in line["problem"]
+
+
+# --- points, and values beside their bounds
+
+
+def test_metric_of_no_episode_is_worth_nothing():
+    unknown = Interval(np.nan, -np.inf, np.inf)
+    for bounds in ({"from": 0.2, "full": 0.6}, {"from": 0.6, "full": 0.2}, {"at_least": 0.5}, {"at_most": 0.5}):
+        row = Check.model_validate({"metric": "win/*", "points": 10, **bounds}).row_of([unknown])
+        assert (row["points"], row["met"]) == (0.0, False)
+
+
+def test_value_beside_its_bound_shows_on_which_side_it_lies():
+    check = Check.model_validate({"metric": "win/*", "points": 10, "at_least": 0.9})
+    for value, text in ((0.89996, "0.89996"), (0.8996, "0.8996"), (0.9, "0.900"), (0.85, "0.850")):
+        row = check.row_of([Interval(value, 0.8, 0.95)])
+        assert check_cells(row)[1] == text
+        assert row["met"] == (row["value"] >= 0.9)
+
+
+@pytest.mark.parametrize(
+    ("points", "needed", "passed"),
+    [([0.1] * 10, 1, 1.0), ([33.3] * 3 + [0.1], 100, 100.0), ([33.333] * 3, 100, 100.0), ([33.333], 33.333, 33.33)],
+)
+def test_all_points_are_what_there_is_and_enough(points, needed, passed):
+    checks = [{"metric": "win/*", "at_least": 0.5, "points": each} for each in points]
+    exams = [{"name": "one", "opponent": "random", "checks": checks}]
+    rubric = Rubric.model_validate({"scenario": "1v1", "pass_points": needed, "exams": exams})
+    earned = round(rubric.points / sum(points) * sum(points), 2)
+    assert rubric.points == earned == rubric.pass_points == passed

@@ -27,7 +27,7 @@ from multigrid_rl.learn.update import SECONDS, Update
 from multigrid_rl.models.registry import fingerprint, network_of
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.tables import HEADS
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import AgentSpec, EpisodeTable
 from tiny_runs import tiny_run
 from updates import PPO, steady
 
@@ -334,3 +334,23 @@ def test_play_out_of_a_game_by_turns_counts_episodes_as_they_were_played():
     nets = {agent.module: network_of(agent, {"name": "mlp", "hidden": [8]}) for agent in factory.specs.agents}
     table = play_out(factory, nets, 150, num_envs=4, first=0, seed=1, bound="clip")[0]
     assert len(table.length) == 150
+
+
+def test_entropy_of_play_out_is_of_all_visited_states(monkeypatch):
+    """Not the mean of two rollouts' means, of which the second has four decisions among 64."""
+    parts = [(2.0, np.ones((32, 2), np.bool_)), (0.0, np.arange(64).reshape(32, 2) < 4)]
+
+    class Playing:
+        def collect(self):
+            value, active = parts.pop(0)
+            self.ended = [np.full(2, not parts)]
+            return {"a": SimpleNamespace(entropy=np.full((32, 2, 1), value), mask=np.ones((32, 2, 1)), active=active)}
+
+    empty = EpisodeTable.empty(1, 0, 0)
+    both = EpisodeTable._make(np.zeros((2, *column.shape[1:]), column.dtype) for column in empty)
+    env = SimpleNamespace(drain_episodes=lambda: empty if parts else both)
+    specs = SimpleNamespace(agents=[SimpleNamespace(name="a", module="m")], modules=["m"])
+    monkeypatch.setattr("multigrid_rl.imitation.cloning.collector_of", lambda *_, **__: Playing())
+    factory = SimpleNamespace(specs=specs, build=lambda *_: env)
+    _, entropy = play_out(factory, {}, 2, num_envs=2, first=0, seed=1, bound=None)
+    assert entropy == {"m": pytest.approx(64 * 2.0 / 68)}

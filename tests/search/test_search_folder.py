@@ -108,10 +108,11 @@ def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
 
 @pytest.mark.parametrize(("ended", "recorded"), [("until", 1), ("plateau", 1), ("interrupted", 0)])
 def test_trial_is_recorded_once_its_run_has_ended_by_itself(ended, recorded, folder, monkeypatch):
-    verdict = {"ended": ended, "env_steps": 900, "env_steps_to_held": None, "gates": []}
+    verdict = {"ended": ended, "env_steps": 900, "seconds": 77.0, "env_steps_to_held": None, "gates": []}
     monkeypatch.setattr("multigrid_rl.search.tuning._play", lambda *_: (verdict, False))
     run_trial(folder, folder.begin(ROWS[0].spec))
-    assert len(folder.outcomes()) == recorded
+    # Its seconds are the run's, of all sessions, as its steps are.
+    assert [(outcome.env_steps, outcome.seconds) for outcome in folder.outcomes()] == [(900, 77.0)] * recorded
 
 
 def test_trial_ends_when_its_gates_are_held_whatever_its_recipe_says(tmp_path, monkeypatch):

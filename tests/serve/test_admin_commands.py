@@ -6,6 +6,7 @@ import sys
 import tarfile
 import zipfile
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -271,6 +272,12 @@ def test_a_final_plays_the_anchor_of_the_ladder(course, tmp_path, monkeypatch):
     anchor = Judge(place.course, place.course_folder, place.home, None).anchors["blue-rookie"]
     assert [entry.sha256 for entry in seen if entry.name == "blue-rookie"] == [anchor.sha256]
     assert "_x" in [entry.name for entry in seen]
+    # Equal entries share the first place, here as in a cup.
+    monkeypatch.setattr(admin_commands, "play_cup", lambda *_: [])
+    monkeypatch.setattr(admin_commands, "write_files", lambda *_: [])
+    rows = [SimpleNamespace(name=name, rank=rank) for name, rank in (("a", 1), ("b", 1), ("c", 3))]
+    monkeypatch.setattr(admin_commands, "tabulate", lambda *_: SimpleNamespace(table=rows, sha256="0"))
+    assert json.loads(call("serve", "final", course, "-o", tmp_path / "tied").stdout)["winner"] == "a, b"
 
 
 def test_backups_hold_no_links_no_hidden_folders_and_no_backups(course, tmp_path):

@@ -1,5 +1,6 @@
 """Pages of a class server: who sees what, and what strangers try."""
 
+import csv
 import io
 import json
 import re
@@ -10,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from multigrid_rl.competition.hand_ins import hand_in
 from multigrid_rl.serve import people_pages
-from multigrid_rl.serve.database import Rating, Setting, StoredPairing
+from multigrid_rl.serve.database import Grade, HandIn, Rating, Setting, StoredPairing
 from multigrid_rl.serve.queue import BY_ANCHORS
-from sites import AGENT, EVIL, Client, course_fixtures, course_of, served, students_of, token_of, work, zipped
+from sites import AGENT, EVIL, LANES, Client, course_fixtures, course_of, served, students_of, token_of, work, zipped
 
 store, site = course_fixtures()
 
@@ -51,6 +52,10 @@ def test_students_see_themselves_and_some_above(site, store):
     assert not any(row.person.name in page.replace("Sign out", "") for row in rows if row is not last)
     anybody = Client(site).get("/")[1]
     assert [row for row in rows if f'/entry/{row.hand_in.id}"' in anybody] == rows[:3]
+    # Some are below the last fixed player: nothing that is shown follows on them.
+    assert store.ladder()[-1].person is not None
+    assert f"{len(rows)} on the ladder" in anybody
+    assert sum(map(int, re.findall(r"(\d+) not shown", anybody))) == len(rows) - 3
     everything = Client(site, "i1").get("/")[1]
     assert all(row.person.name in everything for row in rows)
 
@@ -218,6 +223,35 @@ def test_tables_for_other_systems(store):
     with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
         told = json.loads(archive.read("s0/results.json"))
     assert (told["score"], told["leaderboard"][0]["name"]) == (7.5, "Rating")
+
+
+def test_who_waits_for_a_grade_has_no_score_of_zero(tmp_path):
+    store = course_of(tmp_path / "course", 3)
+    waiting, refused = (store.history(store.person_by_code(code).id) for code in ("s0", "s1"))
+    with store.writing() as session:
+        for row in (*waiting, *refused):
+            session.delete(session.get_one(Grade, row.id))
+        for row in refused:
+            session.get_one(HandIn, row.id).state = "refused"
+    with zipfile.ZipFile(io.BytesIO(people_pages.export_table(store, "gradescope.zip"))) as archive:
+        scores = {name: json.loads(archive.read(name))["score"] for name in archive.namelist()}
+    assert scores == {"s1/results.json": 0.0, "s2/results.json": 7.5}
+
+
+def test_where_nobody_wins_there_are_games_and_returns_in_full(tmp_path):
+    store = course_of(tmp_path / "course", 2)
+    with store.writing() as session:
+        store.add_job(session, "rate", lane="bundle", priority=1)
+    job, shot = store.claim("w", LANES), store.snapshot(by_wins=False)
+    ids = {number for game in shot[0] for number in (game.red, game.blue) if number}
+    store.save_ratings(job, shot, {number: (0.954321 - number / 1e5, 0.9, 1.0, 40) for number in ids})
+    first = students_of(store)[0].hand_in
+    with served(store) as site:
+        page = Client(site).get(f"/entry/{first.id}")[1]
+    assert "Nobody wins: the rating is the mean return" in page
+    assert "Points per game" not in page
+    rows = csv.DictReader(people_pages.export_table(store, "ladder.csv").decode().splitlines())
+    assert min(rows, key=lambda row: row["rank"])["rating"] == f"{0.954321 - first.id / 1e5:.6g}"
 
 
 def test_nothing_becomes_markup_or_a_formula(tmp_path):

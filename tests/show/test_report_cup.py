@@ -14,7 +14,7 @@ from commands import call, complaint
 from composing import refusal
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.recipes import names_in
-from multigrid_rl.evaluation.cup_results import CupResults, read_results
+from multigrid_rl.evaluation.cup_results import CupResults, ReturnsRow, read_results
 from multigrid_rl.evaluation.sets import HELD, read_set
 from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.show.cup_page import (
@@ -100,6 +100,21 @@ def test_payoff_matrix_agrees_with_results(cup):
         assert cell == Cell(*(one + two for one, two in sides))
     made = parts().matrix(names, both, "c", ("", ""))
     assert len(re.findall(r'<td class="s\d+( sure)?" title="', made)) == len(names) * (len(names) - 1)
+
+
+def test_game_of_two_entries_is_counted_once_where_returns_decide(cup):
+    sides = [side for side in cup.sides if {side.red, side.blue} == {"hunter", "random"}]
+    rows = [
+        ReturnsRow(rank=k, name=name, mean=2.0 - k, low=0, high=3, games=11 + k % 2, forfeited=k % 2, length_mean=9)
+        for k, name in enumerate(("hunter", "random"), 1)
+    ]
+    sides = [side.model_copy(update={"forfeited": k}) for k, side in enumerate(sides)]
+    text = cup_page(cup.model_copy(update={"rated": False, "returns": rows, "sides": sides, "games": []}))
+    assert "<dt>Games</dt><dd>11</dd>" in text
+    alone = [row.model_copy(update={"games": 1, "low": np.nan, "high": np.nan, "forfeited": 0}) for row in rows]
+    title = cup_title(cup.model_copy(update={"rated": False, "returns": alone}))
+    assert title == "hunter leads narrowly: random may be as good", "one game has no interval"
+    assert "11 games of 2 entries" in text
 
 
 def test_cell_colour_follows_share_and_bold_certainty():

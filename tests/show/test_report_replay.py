@@ -15,6 +15,7 @@ from markupsafe import Markup
 import games as g
 from games import clear, place, put, world
 from multigrid_rl.evaluation.replays import GameRecord, record
+from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import Hunter, KeyRunner, RandomPlayer
@@ -271,10 +272,20 @@ def test_page_has_no_network_references():
 
 @pytest.mark.parametrize(
     ("share", "digits", "expected"),
-    [(0, 0, "0%"), (1, 1, "100.0%"), (0.004, 0, "<1%"), (0.996, 0, ">99%"), (0.25, 0, "25%"), (0.94, 1, "94.0%")],
+    [
+        (0, 0, "0%"),
+        (1, 1, "100.0%"),
+        (0.004, 0, "<1%"),
+        (0.996, 0, ">99%"),
+        (0.25, 0, "25%"),
+        (0.94, 1, "94.0%"),
+        (1 / 200, 0, "<1%"),
+        (199 / 200, 0, ">99%"),
+        (1999 / 2000, 1, ">99.9%"),
+    ],
 )
 def test_percent_never_rounds_to_none_or_all(share, digits, expected):
-    assert words.percent(share, digits) == expected
+    assert percent(share, digits) == expected
 
 
 def test_number_formats():

@@ -19,6 +19,7 @@ from multigrid_rl.show.reference import build_reference
 from multigrid_rl.show.report import write_run_report, write_seeds_report
 from multigrid_rl.show.run_data import read_report, standings
 from multigrid_rl.show.run_page import run_page
+from multigrid_rl.show.words import short
 from multigrid_rl.text import ConfigError
 from report_runs import EVIL
 from run_folders import Story, write_run, write_seed
@@ -55,6 +56,31 @@ def test_page_reports_gate_outcomes(story, title, parts, tmp_path):
     assert ('id="gates"' in text) is ("without gates" not in title)
     assert 'id="games"' not in text
     assert len(text) < 400_000
+
+
+def test_page_says_of_each_gate_what_held_means_for_it(tmp_path):
+    gates = [
+        {"metric": "win/red_0", "at_least": 0.9, "window": 200_000},
+        {"metric": "entropy/red_0", "at_most": 0.3, "window": 50_000},
+        {"metric": "episode_len_mean", "at_most": 20, "hold": "share", "share": 0.8, "window": 50_000},
+    ]
+    text = page_of(tmp_path / "run", Story(overrides=(f"scenario.gates={json.dumps(gates)}",)))
+    assert "of Games won of red_0: met at every report in the last 200,000 environment steps" in text
+    assert "of Entropy of red_0: met at every report in the last 50,000 environment steps" in text
+    assert "of Episode length: met at 80% of the reports in the last 50,000 environment steps" in text
+    same = page_of(tmp_path / "same", Story(overrides=(f"scenario.gates={json.dumps(gates[:1] * 2)}",)))
+    assert same.count("Held means: met at every report in the last 200,000 environment steps") == 1
+
+
+def test_values_beside_a_bound_show_on_which_side_they_lie(tmp_path):
+    gates = [{"metric": "episode_len_mean", "at_least": 18}, {"metric": "return_mean/red_0", "at_most": 1.37}]
+    text = page_of(tmp_path / "run", Story(overrides=(f"scenario.gates={json.dumps(gates)}",), ended="until"))
+    assert ' class="n">17.99</td>' in text
+    assert ' class="n">1.374</td>' in text
+    assert "At the end: 17.99<" in text
+    assert [short(value, 475) for value in (474.8, 475, 474.96, 400.04)] == ["474.8", "475", "474.96", "400"]
+    assert [short(value, 3000) for value in (2999.7, 2900.4)] == ["2,999.7", "2,900"]
+    assert [short(value) for value in (999.7, 999.4, -999.7)] == ["1,000", "999", "\u22121,000"]
 
 
 def test_killed_run_with_unknown_configuration_has_curves(tmp_path):
@@ -263,6 +289,14 @@ def table(page, caption):
     body = page.split(f"<caption>{caption}", 1)[1].split("</table>")[0]
     cells = [re.findall(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>", row) for row in body.split("<tr>")[2:]]
     return [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in cells]
+
+
+def test_strength_of_an_opponent_says_where_it_was_measured(tmp_path):
+    strength = [{"scenario": name, "opponent": "random", "win": win} for name, win in (("2v2", 0.5), ("1v1", 0.75))]
+    rows = [{"name": f"p{k}", "seat": "blue_0", "strength": strength[: k + 1]} for k in (0, 1)]
+    text = run_page(read_report(write_run(tmp_path / "run", opponents=rows), games=0))
+    assert "p0 on blue_0, wins 50% against random in 2v2<" in text
+    assert "p1 on blue_0, wins 75% against random<" in text
 
 
 def test_opponents_that_take_turns_are_a_table(tmp_path):

@@ -4,6 +4,7 @@ import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ from commands import call, complaint, has_verb
 from multigrid_rl.cli.app import _FORMER_VERBS
 from multigrid_rl.cli.main import app
 from multigrid_rl.config.compose import compose
+from multigrid_rl.gates import Gate, GateKeeper, Moment
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.text import program
@@ -175,6 +177,35 @@ def test_closing_says_how_good_the_policy_is():
     assert lines[1].startswith(hint)
     assert lines[2] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
     assert lines[3].startswith("played:   4,096 environment steps")
+
+
+def test_strength_of_an_opponent_is_of_this_scenario_or_says_of_which():
+    def opponent(*scenarios):
+        rows = [SimpleNamespace(scenario=s, opponent="random", win=k / 4, episodes=9) for k, s in enumerate(scenarios)]
+        return SimpleNamespace(name="x", sha256=None, strength=rows, weight=1, player=None)
+
+    here, elsewhere = live._opponents({"a": [opponent("2v2", "1v1")], "b": [opponent("2v2", "battle")]}, "1v1")
+    assert here.endswith("wins 25.0% of 9 games against random)")
+    assert elsewhere.endswith("wins 0.0% of 9 games against random in 2v2)")
+
+
+def test_gate_of_a_mean_shows_the_mean_that_decides(capsys):
+    gates = [Gate("win/red_0", ">=", 0.8, hold=hold, window=300) for hold in ("mean", "every", "share")]
+    keeper = GateKeeper(gates)
+    for k, value in enumerate((0.2, 0.3, 0.9, 0.1, 0.85), 1):
+        keeper.report(Moment(100 * k, k, 1.0 * k), 200, {"win/red_0": value})
+    verdict = {**VERDICT, **keeper.verdict()}
+    mean, every, _ = live.closing_lines(verdict, Path("run"), compose([]))[0].split("), ")
+    assert mean.endswith("win/red_0 >= 0.8 (now 0.850, mean 0.617 of up to 300 steps")
+    assert every == "win/red_0 >= 0.8 (now 0.850, not yet for 300 steps"
+    # Means are judged from the first report on, after a window: no streak is missing.
+    assert live.plain_gates(keeper).split("; ") == [
+        "win/red_0 >= 0.8 now 0.850 met",
+        "win/red_0 >= 0.8 now 0.850 met (300 to hold)",
+        "win/red_0 >= 0.8 now 0.850 met",
+    ]
+    live.live_console().print(live.gate_table(keeper))
+    assert "steps still to hold" in capsys.readouterr().out
 
 
 def gate(metric: str, *, met: bool = False):

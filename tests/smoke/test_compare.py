@@ -11,7 +11,7 @@ import yaml
 
 from bundles import unchanged
 from commands import call, complaint, works
-from multigrid_rl.cli.evaluate import sentence
+from multigrid_rl.cli.evaluate import _shares, sentence
 from multigrid_rl.evaluation.seed_statistics import Interval, bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
 from multigrid_rl.runs.reader import Series
@@ -163,6 +163,9 @@ def test_wording_matches_uncertainty_of_seeds():
         f"{LENGTH}: A is lower in 100% of the pairs (one run has no interval): no significant difference "
         "(permutation test, p = 1.000: so few runs differ as much by chance)."
     )
+    assert "A is lower in >99% of the pairs, 95 % interval 99% to 100%" in sentence(
+        comparison((0.996, 0.99, 1), 0), 9, 9
+    )
     result = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
     assert result == (
         f"{HELD}: B is sooner in 96% of the pairs, 95 % interval 88% to 100%; never held: 3 of 5 in A, 0 of 6 in B: "
@@ -255,3 +258,8 @@ def test_final_values_look_back_a_tenth_of_the_budget_at_most_and_say_so(tmp_pat
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
     ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
     assert f"means over the last {window:,} steps" in list(notes(ours, theirs))[-1]
+
+
+def test_some_games_are_never_shown_as_all_or_none():
+    row = {"episodes": 10_000, "win": 0.9999, "draw": 0.0, "loss": 1e-4, "win_interval": [0.9994, 1.0]}
+    assert _shares(row) == ["10,000", ">99.9% (99.9% to 100.0%)", "0.0%", "<0.1%"]

@@ -51,6 +51,14 @@ def test_last_line_is_json_of_table(master):
     assert line["argmax"]["episodes"] == 200
 
 
+def test_games_that_nobody_can_win_are_not_drawn(tmp_path):
+    words = ("evaluate", "random", "scenario=simple-tag", "--opponent", "random", "--episodes", 3)
+    works(*words, "-o", tmp_path / "tag")
+    rows = rows_of(tmp_path / "tag")
+    assert [row["length"] for row in rows] == ["25"] * 6
+    assert not {"result", "winner"} & rows[0].keys()
+
+
 def test_results_follow_win_flag_and_seats(master):
     for row in rows_of(master[0]):
         assert row["result"] == {row["side"]: "win", "nobody": "draw"}.get(row["winner"], "loss")

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from bundles import ONE, bundle, edit, everything, refusal, unchanged
+from multigrid_rl.cli.players_commands import _cells
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation import evaluation
 from multigrid_rl.evaluation.targets import player_target
@@ -238,3 +239,9 @@ def test_rejects_damaged_source_and_writes_nothing(damage, message, run, root):
     damage(run_player(run, "blue_0"))
     with unchanged(root):
         assert message in refusal(lambda: frozen(run, root))
+
+
+@pytest.mark.parametrize(("steps", "shown"), [(104_857_600, "100M"), (2_000_000_000, "2,000M"), (4_005_888, "4M")])
+def test_table_of_players_has_steps_in_plain_numbers(steps, shown):
+    card = read_card(data_root() / "checkpoints" / "blue-rookie")
+    assert _cells(card.model_copy(update={"provenance": {"env_steps": steps}}))[1].endswith(f", {shown}")

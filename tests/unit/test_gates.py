@@ -7,6 +7,8 @@ import pytest
 
 from composing import gates, refused_gate, with_gate
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment, value_text
+from multigrid_rl.rllib.results import gate_results
+from multigrid_rl.runs.reports import _gate_columns
 from multigrid_rl.text import ConfigError
 
 NAN = math.nan
@@ -274,3 +276,14 @@ def test_gate_on_what_a_run_never_reports_is_refused(overrides, metric, why):
 
 def test_gate_on_what_other_runs_report_is_taken():
     assert with_gate("scenario=1v1", "behaviour/*/key_pickup") == ["behaviour/red_0/key_pickup"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_bounds_on_one_metric_the_columns_are_of_the_one_that_is_not_met(order):
+    keeper = GateKeeper([short(bound=1000.0), short()][::order])
+    feed(keeper, {100: 15.0, 200: 15.0, 300: 25.0})
+    row, result = _gate_columns(keeper), gate_results(keeper)
+    assert (row[f"gates/{LENGTH}/met"], row[f"gates/{LENGTH}/held_steps"], row["gates/held"]) == (0.0, 0.0, 0.0)
+    assert result[LENGTH] == {"value": 25.0, "bound": 20.0, "met": False, "held": False}
+    feed(keeper, {400: 15.0, 450: 15.0})
+    assert _gate_columns(keeper)[f"gates/{LENGTH}/held_steps"] == 50.0
