@@ -2,12 +2,15 @@
 
 import json
 import math
+import sys
 
 import pytest
 
 from composing import gates, refused_gate, with_gate
+from multigrid_rl.config.compose import compose
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment, value_text
 from multigrid_rl.text import ConfigError
+from multigrid_rl.training.stages import stages_of
 
 NAN = math.nan
 GOOD, BAD = 10.0, 30.0  # for the bound <= 20
@@ -274,3 +277,21 @@ def test_gate_on_what_a_run_never_reports_is_refused(overrides, metric, why):
 
 def test_gate_on_what_other_runs_report_is_taken():
     assert with_gate("scenario=1v1", "behaviour/*/key_pickup") == ["behaviour/red_0/key_pickup"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("episodes.length", r"expected one number, got array\(\[ +1, "),
+        ("None", "expected one number, got None"),
+        ("'x'", "expected one number, got 'x'"),
+        ("episodes.lengths", "AttributeError: .*lengths"),
+    ],
+)
+def test_gate_function_that_cannot_be_used_is_refused_before_a_run(tmp_path, monkeypatch, body, message):
+    (tmp_path / "plugged_trial.py").write_text(f"def mine(episodes): return {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugged_trial", raising=False)
+    config = compose(["scenario=single", "scenario.gates=[{metric:plugged_trial:mine,at_most:40}]"])
+    with pytest.raises(ConfigError, match=f"^scenario.gates: metric own/plugged_trial:mine: {message}"):
+        stages_of(config)

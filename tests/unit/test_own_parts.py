@@ -382,7 +382,7 @@ def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
     row = Reports(gates).row(counts, measured, table, specs)
     assert (row["own/plugged_gates:longest"], row["gates/own/plugged_gates:longest/met"]) == (30.0, 1.0)
     wrong = Gate("own/plugged_gates:broken", "<=", 1.0)
-    with pytest.raises(RunError, match=r"metric own/plugged_gates:broken: AttributeError"):
+    with pytest.raises(RunError, match=r"scenario.gates: metric own/plugged_gates:broken: AttributeError"):
         Reports([wrong]).row(counts, measured, table, specs)
     with pytest.raises(ConfigError, match=r"scenario.gates: metric: expected module:function, got plugged_gates:no"):
         Reports([Gate("own/plugged_gates:nobody", "<=", 1.0)])
