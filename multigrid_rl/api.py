@@ -75,15 +75,16 @@ class Run(os.PathLike[str]):
         """Whether the gates were held, when, and at what values. Raises ``ConfigError`` while the run goes on."""
         return read_verdict(self.path)
 
-    def plot(self, *metrics: str) -> Any:
-        """Draw metrics over environment steps, by default those of the gates; returns matplotlib's axes.
+    def plot(self, *metrics: str | Sequence[str]) -> Any:
+        """Draw metrics, or a list of them, over environment steps, by default the gates'; returns matplotlib's axes.
 
         Raises:
             ConfigError: no such metric.
         """
         rows, gates = self.metrics, self.config["scenario"]["gates"]
         names: list[str] = []
-        wanted = metrics or [gate["metric"] for gate in gates] or ["return_mean/*"]  # * is every seat
+        given = [name for part in metrics for name in ([part] if isinstance(part, str) else part)]
+        wanted = given or [gate["metric"] for gate in gates] or ["return_mean/*"]  # * is every seat
         for name in (f"own/{name}" if CODE.fullmatch(name) else name for name in wanted):
             if not (found := fnmatch.filter(rows, name)):
                 raise ConfigError(unknown("metric", name, rows))

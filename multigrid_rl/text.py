@@ -116,14 +116,14 @@ _WANTED = {
     "int_type": "a whole number", "int_from_float": "a whole number", "bool_parsing": "true or false",
     "bool_type": "true or false", "tuple_type": "a list, such as [{got}]", "list_type": "a list, such as [{got}]",
     "dict_type": "a mapping", "string_type": "a string", "int_parsing_size": "a whole number within 64 bits",
-    "model_type": "a mapping", "model_attributes_type": "a mapping",
+    "model_type": "a mapping", "model_attributes_type": "a mapping", "missing": "a value, got none",
     "too_short": "a list of at least {min_length}", "too_long": "a list of at most {max_length}",
     "string_too_long": "at most {max_length} characters", "string_too_short": "at least {min_length} characters",
 }  # fmt: skip
 
 
-def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
-    """Return the first validation error as ``key: expected what``, below ``place``; ``quoting`` adds the value."""
+def first_error(error: ValidationError, place: str = "") -> str:
+    """Return the first validation error as ``key: expected what, got value``, below ``place``."""
     errors = error.errors()  # two for a name or a mapping, of what each should be
     first = max(errors[:2], key=lambda each: len(each["loc"])) if errors[0]["loc"][-1:] == ("str",) else errors[0]
     parts = [part for part in map(str, (place, *first["loc"])) if part and not re.match(r"str$|dict\[", part)]
@@ -133,8 +133,8 @@ def first_error(error: ValidationError, place: str = "", *, quoting: bool = Fals
         words = _WANTED[first["type"]].format(**{"got": shown(str(first["input"] or "")), **first.get("ctx", {})})
         message = f"expected {words}"
     message = message.split(" or instance of ")[0]  # a class name means nothing to users
-    if quoting and not isinstance(first["input"], dict) and ", got " not in message:
-        message = f"{message}, got {one_line(first['input'])}"
+    if not isinstance(first["input"], dict) and first["type"] != "json_invalid" and ", got " not in message:
+        message = f"{message}, got {shown(str(first['input']), 200)}"
     # A validator's message may begin with a key inside the part: cluster + num_env_runners: expected ...
     joint = "." if re.match(r"[\w.]+: expected", message) else ": "
     return f"{key}{joint}{message}" if key else message

@@ -234,14 +234,14 @@ class EpisodeTable(NamedTuple):
     players: NDArray[np.int16]  # (M, P) number of the player in each of the ``MultiAgentSpec.pools``
 
     @classmethod
-    def empty(cls, agents: int, events: int, pools: int = 0) -> "EpisodeTable":
-        """Return a table without rows."""
+    def empty(cls, agents: int, events: int, pools: int = 0, rows: int = 0) -> "EpisodeTable":
+        """Return a table without rows, or with ``rows`` of zeros."""
         return cls(
-            np.zeros(0, np.int32),
-            np.zeros((0, agents), np.float64),
-            np.zeros((0, agents, events), np.float64),
-            np.zeros(0, np.int8),
-            np.zeros((0, pools), np.int16),
+            np.zeros(rows, np.int32),
+            np.zeros((rows, agents), np.float64),
+            np.zeros((rows, agents, events), np.float64),
+            np.zeros(rows, np.int8),
+            np.zeros((rows, pools), np.int16),
         )
 
     @classmethod

@@ -100,6 +100,12 @@ class Doubles(Small):
         return self.logits(obs), self.value(obs.double()).squeeze(-1)
 
 
+class Lazy(Small):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.policy = nn.LazyLinear(2)
+
+
 class Masked(Small):
     def __init__(self, *given):
         super().__init__(*given)

@@ -26,7 +26,7 @@ from multigrid_rl.training.loop import DivergedError, train
 from multigrid_rl.training.stages import load_stages, thread_tuner
 from multigrid_rl.training.trainers import RowCallback
 from multigrid_rl.training.warm_up import start_compiler
-from multigrid_rl.trust import MISTAKES, mistake, user_code_place
+from multigrid_rl.trust import MISTAKES, mistake, user_code, user_code_place
 from multigrid_rl.types import MultiAgentSpec, RunError
 
 LOG = logging.getLogger(__name__)
@@ -89,9 +89,10 @@ def drive(
                 console.print(f"resumed:  from {origin} of {path}", markup=False)
             show = stack.enter_context(screen.progress(console, config))
 
-            def observe(row: dict[str, Any], keeper: GateKeeper) -> object:
+            def observe(row: dict[str, Any], keeper: GateKeeper) -> bool:
                 show(row, keeper)
-                return callback is not None and callback(dict(row))
+                with user_code("callback", RunError):  # also its answer: an array is neither true nor false
+                    return callback is not None and bool(callback(dict(row)))
 
             with built_algorithm(config, stages, checkpoint) as algorithm:
                 verdict = train(algorithm, config, folder, observe, interrupted, checkpoint)
@@ -99,8 +100,7 @@ def drive(
             cause = "Ray" if isinstance(error, RayError) else "memory (a smaller train.num_envs takes less)"
             raise RunError(f"{cause}: {reason_of(error)}") from error
         except OSError as error:
-            # Rows and verdict are written inside the loop, so a full disk may raise here first.
-            raise RunError(reason(error, path)) from error
+            raise RunError(reason(error, path)) from error  # a full disk: rows and verdict are written in the loop
     for line in screen.closing_lines(verdict, path, config, changed):
         console.print(line)
     if config.scenario.held_out.get("validate") and verdict["ended"] != "interrupted":
@@ -162,8 +162,7 @@ def user_code_errors(config: RunConfig) -> Iterator[None]:
             "train.shaping": config.train.shaping or "",
         }
         stem = place.partition(".py:")[0].removeprefix(" (")
-        modules = {key: name.partition(":")[0] for key, name in parts.items() if ":" in name}
-        keys = [f"{key}={parts[key]}" for key, module in modules.items() if module.split(".")[-1] == stem]
+        keys = [f"{key}={name}" for key, name in parts.items() if f".{stem}:" in f".{name}"]
         raise RunError(f"{', '.join(keys) or 'own code'}: {mistake(error)}") from error
 
 

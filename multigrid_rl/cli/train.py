@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -131,6 +132,8 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
         raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
         start = start_of(run)
+    if not os.access(run, os.W_OK):
+        raise ConfigError(expected("--resume", "a folder that can be written", f"{run}, which can only be read"))
     # A run killed between its last checkpoint and its verdict still gets its verdict.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
     if start.env_steps >= config.train.until and not unjudged:

@@ -142,7 +142,7 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None, a
         raise PlayerError(expected(target, "a new folder", "one that exists already; nothing was written"))
     name = target.resolve().name if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-        raise PlayerError(expected("name", "1 to 64 letters, digits, dots, dashes and underscores", name))
+        raise PlayerError(expected("--name", "1 to 64 letters, digits, dots, dashes and underscores", name))
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:

@@ -1,4 +1,4 @@
-"""Composes runs from ``configs/``: Hydra composes, pydantic validates, errors are one line."""
+"""Composes runs from ``configs/`` and overrides; pydantic validates them, and errors are one line."""
 
 import atexit
 import os
@@ -7,9 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from multigrid_rl.config.network import WITHOUT_VALUES, ModelConfig
 from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
@@ -22,25 +20,23 @@ from multigrid_rl.config.recipes import (
     scenario_id,
     scenario_values,
 )
-from multigrid_rl.config.scenario import ScenarioConfig
+from multigrid_rl.config.scenario import ScenarioConfig, validated
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.files import free_path
 from multigrid_rl.tables import SHORT_KEYS
-from multigrid_rl.text import ConfigError, expected, first_error, one_line, shown, suggestion
+from multigrid_rl.text import ConfigError, expected, one_line, shown, suggestion
 from multigrid_rl.trust import CODE
-
-Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validate(ScenarioConfig, scenario_values(scenario_id(written(name))), "scenario")
+    return validated(ScenarioConfig, scenario_values(scenario_id(written(name))), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    return _refusing_unread(_validate(RunConfig, {**_compose(values), "experiment": recipe}), parse(overrides))
+    return _refusing_unread(validated(RunConfig, {**_compose(values), "experiment": recipe}), parse(overrides))
 
 
 def _refusing_unread(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
@@ -126,7 +122,7 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         part, _, name = key.partition(".")
         if key not in RESUMABLE and part != "cluster":
             wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
-            raise ConfigError(expected("--resume", wanted, f"{key}={value}: everything else makes a new run"))
+            raise ConfigError(expected("--resume", wanted, f"{key}={value}: that takes a new run (init=RUN)"))
         if key == "cluster":
             check_choice(key, str(value))
             values["cluster"] = read_config_file("cluster", value)
@@ -135,7 +131,7 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         else:
             check_key(key, value, {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
             values.setdefault(part, {})[name] = value
-    return _validate(RunConfig, values)
+    return validated(RunConfig, values)
 
 
 def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -143,7 +139,7 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     all_values = config.model_dump(mode="json")
     for key, value in values.items():
         assign(all_values, key, value)
-    return _refusing_unread(_validate(RunConfig, all_values), values)
+    return _refusing_unread(validated(RunConfig, all_values), values)
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -197,13 +193,6 @@ def named(value: Any) -> Any:
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
     return name
-
-
-def _validate(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
-    try:
-        return schema.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(first_error(error, place, quoting=True)) from error
 
 
 def check_budget(train: TrainConfig) -> None:

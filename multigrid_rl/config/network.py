@@ -6,11 +6,11 @@ Keys of an update here have other names in RLlib: schedules by points, bounds, v
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, ValidationError, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
-from multigrid_rl.config.scenario import Part
+from multigrid_rl.config.scenario import Part, validated
 from multigrid_rl.tables import HEADS, NETWORKS, Network, entries, find, installed
-from multigrid_rl.text import expected, first_error, unknown
+from multigrid_rl.text import expected, unknown
 from multigrid_rl.types import Schedule
 
 #: Normalisations between a hidden layer and its activation.
@@ -170,10 +170,7 @@ class UpdateKeys(Part):
         """Return the settings of one network. Raises ``ValueError``."""
         if module not in self.modules:
             return self
-        try:
-            return type(self).model_validate({**self.model_dump(), **self.modules[module], "modules": {}})
-        except ValidationError as error:
-            raise ValueError(first_error(error, f"modules.{module}", quoting=True)) from error
+        return validated(type(self), {**self.model_dump(), **self.modules[module], "modules": {}}, f"modules.{module}")
 
     @property
     def schedules(self) -> dict[str, Schedule]:

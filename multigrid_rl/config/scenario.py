@@ -137,17 +137,17 @@ class GateConfig(Bound):
         return self.metric.startswith("explained_variance/")
 
 
-def _validate(model: type[Model], values: Any) -> Model:
-    """Validate ``values`` by a model from a table entry; its errors appear below the key of the caller."""
+def validated(model: type[Model], values: Any, place: str = "") -> Model:
+    """Validate ``values`` by a model. Raises ``ConfigError`` with the first wrong key, below ``place``."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ValueError(first_error(error, quoting=True)) from error
+        raise ConfigError(first_error(error, place)) from error
 
 
 def _pool_settings(value: Any) -> Any:
     """Return the settings of a growing pool, validated by the pool's model."""
-    return None if value is None else _validate(load(POOLS[LEAGUE]), value)
+    return None if value is None else validated(load(POOLS[LEAGUE]), value)
 
 
 #: The ``agents`` of a kind with one agent.
@@ -316,7 +316,7 @@ class ScenarioConfig(Part):
     def kind(self) -> EnvironmentKind:
         """The kind of environment, with its keys of this scenario."""
         kind = kind_named(self.package if self.env_id else None)
-        return _validate(kind, {name: getattr(self, name) for name in kind.model_fields})
+        return validated(kind, {name: getattr(self, name) for name in kind.model_fields})
 
     @property
     def spec(self) -> GameSpec:

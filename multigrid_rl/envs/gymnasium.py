@@ -157,6 +157,8 @@ def _answer(env_id: str, call: str, ask: Callable[[], Any]) -> Any:
     if not isinstance(answer, tuple) or len(answer) != ANSWERS[call].count(",") + 1:
         got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
         raise ValueError(_failure(env_id, call, got))
+    if not isinstance(answer[-1], Mapping):
+        raise ValueError(_failure(env_id, call, f"{answer[-1]!r:.80} as info"))
     return answer
 
 

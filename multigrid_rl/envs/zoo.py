@@ -264,10 +264,10 @@ def seat_of(key: str, observations: spaces.Space[Any], actions: spaces.Space[Any
         raise ValueError(expected(key, f"choices with {LEGAL}", actions))
     legal = 0 if isinstance(actions, spaces.Box) or not (inner_key or masked) else int(flat_actions(actions).nvec.sum())
     size = spaces.flatdim(observations) + legal
-    if size > MAX_NUMBERS:
+    if not legal < size <= MAX_NUMBERS:
         smaller = "in a module of yours ResizeObservation of Gymnasium, or SuperSuit, makes images smaller"
-        wanted = f"observations of at most {MAX_NUMBERS:,} numbers ({smaller})"
-        raise ValueError(expected(key, wanted, f"{size:,}"))
+        wanted = f"observations of 1 to {MAX_NUMBERS:,} numbers ({smaller})"
+        raise ValueError(expected(key, wanted, f"{size - legal:,}"))
     return Seat(observations, actions, size, legal, _pixels(observations), inner_key)
 
 

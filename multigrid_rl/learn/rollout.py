@@ -81,10 +81,9 @@ class StepCollector:
             obs = self._play(self.env.observations())
             for name, rollout in self.rollouts.items():
                 self._last[name] = obs[name]
-                last = self._end(name)
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
-                next_values = np.concatenate([rollout.values[1:], last[None]])
+                next_values = np.concatenate([rollout.values[1:], self._end(name)[None]])
                 np.copyto(rollout.next_values, next_values, where=~rollout.done)
         return self.rollouts
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from multigrid_rl.learn.advantages import Estimator, custom_weights
 from multigrid_rl.learn.losses import Objective, Rows, objective_of, value_loss_of
@@ -35,6 +36,9 @@ def try_network(agent: AgentSpec, architecture: Mapping[str, Any]) -> nn.Module:
         arguments += ", central_space" * (agent.critic_space is not None)
         _check_signature(key, import_object("model.name", name, "module:Class"), arguments)
         network = network_of(agent, architecture)
+        if lazy := [part for part, weights in network.named_parameters() if is_lazy(weights)]:
+            # A copy or a checkpoint's network has no first batch to take sizes from.
+            raise ConfigError(expected(f"{key}: {lazy[0]}", "a layer built with its sizes", "one of torch's Lazy"))
         _check_network(key, network, agent, distribution_of(agent.action_space, network=network))
     return network
 

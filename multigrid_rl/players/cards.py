@@ -277,7 +277,7 @@ def packed(weights: Mapping[str, Tensor], card: dict[str, Any]) -> tuple[bytes, 
     try:
         return data, Card(**card, bytes=len(data), sha256=sha256_of(data))
     except ValidationError as error:
-        raise PlayerError(f"card of the player: {first_error(error, quoting=True)}") from error
+        raise PlayerError(f"card of the player: {first_error(error)}") from error
 
 
 def write_player(folder: Path, weights: Mapping[str, Tensor], card: dict[str, Any]) -> Card:

@@ -126,8 +126,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         log_episodes(self.metrics, table, specs)
         call_hooks(self.config, self._callbacks, table, specs, self.metrics)
         # RLlib reads only the steps of these episodes.
-        agent_steps = steps * len(specs.agents)
-        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: agent_steps)]
+        return [SimpleNamespace(env_steps=lambda: steps, agent_steps=lambda: steps * len(specs.agents))]
 
     def _evaluation_games(self) -> Any:
         """Return the games of the run's main scenario, in every stage, with the opponent of evaluation."""

@@ -9,13 +9,13 @@ import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.config.network import ModelConfig
+from multigrid_rl.config.scenario import validated
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players import frozen
 from multigrid_rl.players.cards import PlayerError
@@ -23,7 +23,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.private import algorithms_keys
 from multigrid_rl.streams import PLAYER_PURPOSE, Streams, purpose_of
-from multigrid_rl.text import ConfigError, expected, first_error, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.types import AgentSpec, SeatView
 from multigrid_rl.world import spaces
 from multigrid_rl.world.state import token_categories
@@ -161,10 +161,7 @@ class NetworkModule(ActorCriticModule):
         values = {**_NETWORK, **_user_values(self.model_config)}
         seed = _typed_value(values, "seed", int, "a whole number")
         values.pop("seed", None)
-        try:
-            model = ModelConfig.model_validate(values)
-        except ValidationError as error:
-            raise ConfigError(first_error(error, "model_config", quoting=True)) from error
+        model = validated(ModelConfig, values, "model_config")
         if model.recurrent:
             raise ConfigError(expected("model_config.name", "a network without memory", model.name))
         for key, space, kind in (

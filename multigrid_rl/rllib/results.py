@@ -161,8 +161,7 @@ def gate_results(keeper: GateKeeper) -> dict[str, Any]:
 def report_columns(run: Any) -> dict[str, None]:
     """Return names that only a report's row has: files of rows take their columns from the first one."""
     specs = run.specs
-    columns = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools))
-    table = EpisodeTable._make(np.zeros((1, *column.shape[1:]), column.dtype) for column in columns)
+    table = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools), rows=1)
     gates = [f"gates/{state.gate.metric}/{part}" for state in run.keeper.states for part in ("met", "held_steps")]
     return dict.fromkeys([*episode_metrics(table, specs), "gates/held", *gates])
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multigrid_rl.config.overrides import SHORT, parse, written
 from multigrid_rl.config.schema import RunConfig
-from multigrid_rl.files import read_plain_yaml
+from multigrid_rl.files import exists, read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.checkpoints import STANDINGS
 from multigrid_rl.text import ConfigError, expected, first_error
@@ -161,13 +161,13 @@ class RunRecord:
 
 
 @contextmanager
-def reading(path: Path, wanted: str, *, quoting: bool = False) -> Iterator[None]:
-    """Convert errors of reading and checking a file in the block into a ``ConfigError``, ``quoting`` the value."""
+def reading(path: Path, wanted: str) -> Iterator[None]:
+    """Convert errors of reading and checking a file in the block into a ``ConfigError``."""
     try:
         yield
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error, quoting=quoting)}") from error
-    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {first_error(error)}") from error
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(expected(path, wanted, getattr(error, "strerror", error))) from error
 
 
@@ -180,18 +180,14 @@ def _missing(path: Path) -> str:
 
 def _read_file(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
     """Read a file of a run unchanged, if it fits ``schema``. Raises ``ConfigError``."""
-    try:
-        content: dict[str, Any] = (
-            read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
-        )
-        schema.model_validate(content)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigError(_missing(path)) from error
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_error(error)}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(expected(path, _WRITTEN, error)) from error
-    return content
+    with reading(path, _WRITTEN):
+        if exists(path):
+            content: dict[str, Any] = (
+                read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
+            )
+            schema.model_validate(content)
+            return content
+    raise ConfigError(_missing(path))
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -214,7 +210,7 @@ def run_config(run: Path) -> RunConfig:
     try:
         return RunConfig.model_validate(read_config(run))
     except ValidationError as error:
-        raise ConfigError(f"{run / 'config.yaml'}: {first_error(error, quoting=True)}") from error
+        raise ConfigError(f"{run / 'config.yaml'}: {first_error(error)}") from error
 
 
 def read_standings(run: Path) -> list[dict[str, Any]]:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
+
 from multigrid_rl.config.scenario import GateConfig
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import STAGES, WORK, MetricGroup, episode_metrics, groups, matches
 from multigrid_rl.tables import HEADS
-from multigrid_rl.text import ConfigError, expected, suggestion
+from multigrid_rl.text import ConfigError, OneLineError, expected, shown, suggestion
 from multigrid_rl.trust import CODE, import_object, user_code
 from multigrid_rl.types import Clock, EpisodeTable, MultiAgentSpec, RunError
 
@@ -96,9 +98,22 @@ def custom_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]
     return {name: import_object("scenario.gates: metric", name.removeprefix("own/")) for name in names}
 
 
-def _custom_value(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
-    with user_code(f"metric {name}", RunError):
-        return float(function(table))
+@np.errstate(all="ignore")  # nothing happens in these episodes: 0 / 0
+def try_custom_metrics(gates: list[Gate], specs: MultiAgentSpec) -> None:
+    """Call the user's functions that gates name, on made-up episodes. Raises ``ConfigError``: none, or it fails."""
+    table = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools), rows=MIN_EPISODES)
+    table.length[:], table.winner[:] = np.arange(1, MIN_EPISODES + 1), np.resize([0, 1, -1], MIN_EPISODES)
+    for name, function in custom_metrics(gates).items():
+        _custom_value(name, function, table, ConfigError)
+
+
+def _custom_value(name: str, function: Any, table: EpisodeTable, failure: type[OneLineError] = RunError) -> float:
+    key = f"scenario.gates: metric {name}"
+    with user_code(key, failure):
+        value = function(table)
+        if np.size(value) != 1 or np.asarray(value).dtype.kind not in "biuf":
+            raise ConfigError(expected(key, "one number", shown(repr(value))))
+        return float(np.ravel(value)[0])
 
 
 class Reports:

@@ -23,19 +23,18 @@ from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from pydantic import ValidationError
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.overrides import parse, put
 from multigrid_rl.config.recipes import names_in, read_config_file
-from multigrid_rl.config.scenario import env_factory
+from multigrid_rl.config.scenario import env_factory, validated
 from multigrid_rl.files import write_atomic
 from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.provenance import circumstances
 from multigrid_rl.runs.reports import gates_of
 from multigrid_rl.search.plans import KINDS, AshaSettings, Outcome, PbtSettings, Score, SearchPart, Status, TrialSpec
 from multigrid_rl.search.space import RESERVED_KEYS, Space, load_space, read_yaml
-from multigrid_rl.text import ConfigError, expected, first_error, unknown
+from multigrid_rl.text import ConfigError, expected, unknown
 
 _REQUEST, STUDY = "search.yaml", "study.log"
 #: Name of a file in the search's folder; trials end with a checkpoint when it exists.
@@ -75,10 +74,7 @@ def parse_settings(kind: str, values: dict[str, Any]) -> SearchPart:
     """Validate the values of a kind of search. Raises ``ConfigError``: a key or value that is not allowed."""
     if kind not in KINDS:
         raise ConfigError(unknown("search.kind", kind, KINDS))
-    try:
-        return KINDS[kind].model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(f"search.{first_error(error, quoting=True)}") from error
+    return validated(KINDS[kind], values, "search")
 
 
 @dataclass(frozen=True)

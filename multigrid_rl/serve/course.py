@@ -190,18 +190,21 @@ class Enrolled(NamedTuple):
 
 def read_course(path: Path) -> Course:
     """Read a course. Raises ``ConfigError``, with key and value of an invalid setting."""
-    with reading(path, "a course in yaml", quoting=True):
+    with reading(path, "a course in yaml"):
         return Course.model_validate(read_plain_yaml(path))
 
 
 def read_roster(path: Path) -> list[Enrolled]:
     """Read a roster: a CSV with the columns ``id`` and ``name``, perhaps ``email`` and ``role``, in any order.
 
-    Raises ``ConfigError``: no such file, a missing column, a cell too many, a repeated id, an unknown role.
+    Commas, semicolons or tabs separate cells. Raises ``ConfigError``: no such file, a missing column, a cell too many,
+    a repeated id, an unknown role.
     """
     try:
         text = io.StringIO(path.read_bytes().decode("utf-8-sig"), newline=None)
-        lines = csv.reader(text, skipinitialspace=True, strict=True)
+        # Spreadsheets write semicolons where a comma is decimal.
+        delimiter = max(",;\t", key=text.getvalue().lstrip().partition("\n")[0].count)
+        lines = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
         rows = [(lines.line_num, [printable(cell.strip()) for cell in line]) for line in lines if "".join(line).strip()]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(expected(path, "a roster, a CSV in UTF-8", getattr(error, "strerror", error))) from error
@@ -212,7 +215,7 @@ def read_roster(path: Path) -> list[Enrolled]:
     for number, row in rows[1:]:
         cells = dict(zip(columns, row, strict=False))
         code, name, email = (cells.get(key, "") for key in ("id", "name", "email"))
-        person = Enrolled(code, name, email, cells.get("role") or "student")
+        person = Enrolled(code, name, email, cells.get("role", "").lower() or "student")
         if any(row[len(columns) :]) or not code or not name:
             wanted = f"an id and a name, and {len(columns)} cells (a comma in a name needs quotes)"
             raise ConfigError(expected(f"{path}: line {number}", wanted, ", ".join(row)))

@@ -25,7 +25,7 @@ from multigrid_rl.models.registry import ArchitectureError, actor_of, network_of
 from multigrid_rl.players.cards import packed, signature
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, Seating
 from multigrid_rl.runs.folder import tracker_named
-from multigrid_rl.runs.reports import custom_metrics, gates_of
+from multigrid_rl.runs.reports import gates_of, try_custom_metrics
 from multigrid_rl.tables import STARTS, find
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec, Schedule
@@ -101,7 +101,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         if not scenario.kind.board:
             factory.load()  # reports an unknown id with its key
         gates = gates_of(stage_config, factory.specs)
-        custom_metrics(gates)  # refused before anything starts
+        try_custom_metrics(gates, factory.specs)  # refused before anything starts
         stages.append(Stage(scenario, factory, gates, steps, held))
     # One network goes through all stages (a curriculum: Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380):
     # its observations and actions must not change between them.
@@ -218,8 +218,7 @@ def config_of(config: RunConfig, module: str) -> RunConfig:
 def estimator_of(config: RunConfig) -> Estimator:
     """Return the estimator of advantages, the weights of log-probabilities."""
     train = config.train
-    timeout_terminates = train.time_limits == "death"
-    return Estimator(train.gamma, train.lam, train.psi, train.vf_coef > 0, timeout_terminates)
+    return Estimator(train.gamma, train.lam, train.psi, train.vf_coef > 0, train.time_limits == "death")
 
 
 def thread_tuner(config: RunConfig) -> ThreadTuner:

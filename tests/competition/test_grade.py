@@ -173,7 +173,8 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
         ({"exams": [EXAM | {"checks": [{"metric": "win/*", "points": 9}]}]}, "exactly one of at_most and at_least"),
         ({"scenario": "single", "exams": [EXAM | {"opponent": None}]}, "exams.0.sides: expected own, as in"),
         ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
-        ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),
+        ({"exams": [EXAM | {"episodes": 50}]}, "exams.0.episodes: expected greater than or equal to 100, got 50"),
+        ({"exams": [{"checks": []}]}, "exams.0.name: expected a value, got none"),
         ({"pass_point": 3}, "did you mean pass_points?"),
         *(
             ({"exams": [EXAM | {"checks": [{"metric": "win/*", "points": 9, **ramp}]}]}, f"got {got}")

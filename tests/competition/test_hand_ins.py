@@ -182,7 +182,7 @@ def test_a_long_list_of_files_is_not_read(tmp_path, monkeypatch):
     [
         ("", "expected"),
         ("[a]", "expected"),
-        ("name: x\n", "command: Field required"),
+        ("name: x\n", "command: expected a value, got none"),
         ("command: python3 agent.py\n", "command: expected a list, such as [python3 agent.py]"),
         ("command: []\n", "command: expected a list of at least 1"),
         ("command: ['']\n", "command: expected a program"),

@@ -260,7 +260,7 @@ def test_two_ids_that_look_alike_are_two_results(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id;name\n1;Ada\n", "line 1: expected the columns id and name, got id;name"),
+        ("id|name\n1|Ada\n", "line 1: expected the columns id and name, got id|name"),
         ("1,Ada\n", "line 1: expected the columns id and name, got 1, ada"),
         ("", "line 1: expected the columns id and name, got nothing"),
         ("id,name,email\n1,Lovelace, Ada,a@x.org\n", "line 2: expected an id and a name, and 3 cells (a comma"),
@@ -273,8 +273,16 @@ def test_roster_that_would_lose_a_student_or_an_address_is_refused(tmp_path, tex
     assert message in refusal(read_roster, tmp_path / "roster.csv")
 
 
-def test_roster_of_any_spreadsheet_is_read(tmp_path):
-    (tmp_path / "roster.csv").write_bytes(b'\xef\xbb\xbf Name , ID ,\r"Lovelace, Ada",007,\r,,\r')
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'\xef\xbb\xbf Name , ID ,\r"Lovelace, Ada",007,\r,,\r',
+        b"\r\nid;name;role\r\n\r\n007;Lovelace, Ada;Student\r\n",
+        b"name\tid\nLovelace, Ada\t007\n",
+    ],
+)
+def test_roster_of_any_spreadsheet_is_read(tmp_path, data):
+    (tmp_path / "roster.csv").write_bytes(data)
     assert read_roster(tmp_path / "roster.csv") == [Enrolled("007", "Lovelace, Ada")]
 
 

@@ -128,9 +128,16 @@ def test_a_callback_takes_rows_and_ends_the_run(tmp_path):
     assert run.verdict["ended"] == "until"
 
 
-def test_a_callback_that_fails_ends_the_run_with_its_own_error(tmp_path):
-    with pytest.raises(RunError, match=r"own code: ZeroDivisionError: division by zero \(test_python_api.py:"):
-        multigrid_rl.train("1v1", *TINY, run_dir=tmp_path / "run", callback=lambda row: 1 / 0)
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (lambda row: 1 / 0, r"callback: ZeroDivisionError: division by zero \(test_python_api.py:"),
+        (lambda row: np.zeros(2), "callback: ValueError: The truth value of an array"),
+    ],
+)
+def test_a_callback_that_fails_ends_the_run_with_its_own_error(tmp_path, callback, message):
+    with pytest.raises(RunError, match=message):
+        multigrid_rl.train("1v1", *TINY, run_dir=tmp_path / "run", callback=callback)
     assert len(multigrid_rl.Run(tmp_path / "run").metrics) == 1
 
 
@@ -210,6 +217,7 @@ def test_metrics_are_drawn_wherever_they_have_values(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     drawn = [np.ma.masked_invalid(axes.lines[0].get_ydata()).count() for axes in run.plot()]
     assert drawn == [60, 60, 0, 59]
+    assert len(run.plot(["entropy/red_0", "return_mean/*"])) == len(run.plot("entropy/red_0", "return_mean/*")) == 2
     run.config["scenario"]["gates"] = [{"metric": "my_gates:slow"}]
     assert len(run.plot()) == 1
     file.write_text("")

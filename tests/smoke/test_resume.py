@@ -119,6 +119,13 @@ def _without_seconds(value):
     return [_without_seconds(inner) for inner in value] if isinstance(value, list) else value
 
 
+def test_run_that_can_only_be_read_is_not_resumed(copy, monkeypatch, capsys):
+    monkeypatch.setattr("multigrid_rl.cli.train.os.access", lambda *_: False)
+    with pytest.raises(ConfigError, match=r"^--resume: expected a folder that can be written, got .* only be read$"):
+        resume_training(copy, ["train.until=3072"])
+    assert capsys.readouterr().out == ""
+
+
 def test_run_continues_beyond_budget_and_logs_it(copy):
     verdict = resume_training(copy, ["train.until=3072"])
     rows = rows_of(copy)

@@ -2,14 +2,17 @@
 
 import json
 import math
+import sys
 
 import pytest
 
 from composing import gates, refused_gate, with_gate
+from multigrid_rl.config.compose import compose
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment, value_text
 from multigrid_rl.rllib.results import gate_results
 from multigrid_rl.runs.reports import _gate_columns
 from multigrid_rl.text import ConfigError
+from multigrid_rl.training.stages import stages_of
 
 NAN = math.nan
 GOOD, BAD = 10.0, 30.0  # for the bound <= 20
@@ -287,3 +290,21 @@ def test_of_two_bounds_on_one_metric_the_columns_are_of_the_one_that_is_not_met(
     assert result[LENGTH] == {"value": 25.0, "bound": 20.0, "met": False, "held": False}
     feed(keeper, {400: 15.0, 450: 15.0})
     assert _gate_columns(keeper)[f"gates/{LENGTH}/held_steps"] == 50.0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("episodes.length", r"expected one number, got array\(\[ +1, "),
+        ("None", "expected one number, got None"),
+        ("'x'", "expected one number, got 'x'"),
+        ("episodes.lengths", "AttributeError: .*lengths"),
+    ],
+)
+def test_gate_function_that_cannot_be_used_is_refused_before_a_run(tmp_path, monkeypatch, body, message):
+    (tmp_path / "plugged_trial.py").write_text(f"def mine(episodes): return {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugged_trial", raising=False)
+    config = compose(["scenario=single", "scenario.gates=[{metric:plugged_trial:mine,at_most:40}]"])
+    with pytest.raises(ConfigError, match=f"^scenario.gates: metric own/plugged_trial:mine: {message}"):
+        stages_of(config)

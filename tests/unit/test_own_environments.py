@@ -63,6 +63,15 @@ class Free(Right):
         return np.zeros(2), None, False, False, {}
 
 
+class Silent(Right):
+    def step(self, action):
+        return np.zeros(2), 0.0, False, False, None
+
+
+class Blind(Right):
+    observation_space = gymnasium.spaces.Box(-1, 1, (0,), np.float32)
+
+
 class Unmade(Right):
     def __init__(self):
         self.size = self.width
@@ -102,7 +111,7 @@ class Nowhere(Right):
         return np.zeros(2), 0.0, True, False, {}
 
 
-for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Fileless, Late, Gone, Leaves, Nowhere):
+for its in (Right, Four, Alone, Unseeded, Three, Free, Silent, Blind, Unmade, Fileless, Late, Gone, Leaves, Nowhere):
     gymnasium.register(f"{its.__name__}-v0", its, order_enforce=False)
 """
 
@@ -160,8 +169,10 @@ def test_files_import_no_environment_where_code_is_refused(own_envs, monkeypatch
         ("Unseeded", "reset: expected (observation, info), got TypeError: Unseeded.reset() got an unexpected keyword"),
         ("Three", "reset: observation: expected shape (2,) of its space, got (3,)"),
         ("Free", "step: reward: expected one number, got None"),
+        ("Silent", "step: expected (observation, reward, terminated, truncated, info), got None as info"),
+        ("Blind", "expected observations of 1 to 100,000 numbers"),
         ("Fileless", "reset: expected (observation, info), got FileNotFoundError: No such file or directory: 'no_suc"),
-        ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:45)"),
+        ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:54)"),
     ],
 )
 def test_rejects_bad_environments_before_run_folder_exists(own_envs, name, said):

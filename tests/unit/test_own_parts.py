@@ -60,6 +60,7 @@ def test_external_network_begins_as_its_seed_says(own_parts):
         ("model.name=own_parts:NoNumber", "forward: outputs: expected finite numbers, got [[nan"),
         ("model.name=own_parts:NoGradient", "expected outputs with a gradient, got none"),
         ("model.name=own_parts:Doubles", "policy.weight: expected torch.float32"),
+        ("model.name=own_parts:Lazy", "policy.weight: expected a layer built with its sizes, got one of torch's Lazy"),
         ("model.name=own_parts:Masked", "mask: expected torch.float32, or register_buffer(..., persistent=False)"),
         ("model.name=own_parts:Normed", "expected buffers that no call changes, got another norm.running_mean"),
         ("model.name=own_parts:NoSequence", "expected a network with sequence, got none"),
@@ -382,7 +383,7 @@ def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
     row = Reports(gates).row(counts, measured, table, specs)
     assert (row["own/plugged_gates:longest"], row["gates/own/plugged_gates:longest/met"]) == (30.0, 1.0)
     wrong = Gate("own/plugged_gates:broken", "<=", 1.0)
-    with pytest.raises(RunError, match=r"metric own/plugged_gates:broken: AttributeError"):
+    with pytest.raises(RunError, match=r"scenario.gates: metric own/plugged_gates:broken: AttributeError"):
         Reports([wrong]).row(counts, measured, table, specs)
     with pytest.raises(ConfigError, match=r"scenario.gates: metric: expected module:function, got plugged_gates:no"):
         Reports([Gate("own/plugged_gates:nobody", "<=", 1.0)])
