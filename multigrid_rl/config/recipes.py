@@ -72,8 +72,7 @@ def expand_overrides(overrides: list[str]) -> tuple[dict[str, Any], str | None]:
     if CODE.fullmatch(network) and (key := next(filter(settings.__contains__, _BUILT_IN_ONLY), None)):
         wanted = f"nothing with model={network}, whose code decides that"
         raise ConfigError(expected(key, wanted, written(settings[key])))
-    named = parsed.get("experiment", "")
-    recipe = written(named) if "experiment" in parsed else _scenario_recipe(settings)
+    recipe = written(parsed["experiment"]) if "experiment" in parsed else _scenario_recipe(settings)
     if recipe in ("none", "null"):
         return settings, None
     defaults = _canonical_names(recipe_values(recipe))

@@ -181,14 +181,13 @@ class GroupLearner:
 
     def get_weights(self) -> Weights:
         """Return the weights by module. Raises :class:`RunError`."""
-        weights: Weights
         if self._group.is_local:
-            (weights,) = self._call_all(BatchLearner.weights)
-        else:
-            with self.reporting():
-                state = self._group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-            weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
-        return weights
+            weights: list[Weights] = self._call_all(BatchLearner.weights)
+            return weights[0]
+        with self.reporting():
+            state = self._group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        of_modules: Weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+        return of_modules
 
     def begin_with(self, weights: Weights, rows: int) -> None:
         """Begin with a player's weights, as :meth:`~multigrid_rl.training.trainers.Updater.begin_with`."""

@@ -241,8 +241,7 @@ def read_run(path: Path) -> RunRecord:
     config = read_config(path)
     reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:
-        first = config["scenario"].get("report_episodes", 100)
-        wanted = f"a report, the first after {first} finished episodes"
+        wanted = f"a report, the first after {config['scenario'].get('report_episodes', 100)} finished episodes"
         raise ConfigError(expected(path / "metrics.jsonl", wanted, "none: the run is too short or has just begun"))
     provenance = read_provenance(path) if (path / "provenance.json").exists() else {}
     verdict = read_verdict(path) if (path / "verdict.json").exists() else None

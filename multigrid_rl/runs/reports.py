@@ -102,7 +102,8 @@ def custom_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]
 def try_custom_metrics(gates: list[Gate], specs: MultiAgentSpec) -> None:
     """Call the user's functions that gates name, on made-up episodes. Raises ``ConfigError``: none, or it fails."""
     table = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools), rows=MIN_EPISODES)
-    table.length[:], table.winner[:] = np.arange(1, MIN_EPISODES + 1), np.resize([0, 1, -1], MIN_EPISODES)
+    winners = np.arange(-1, len(specs.team_names) if specs.has_winner else 0)  # -1: nobody
+    table.length[:], table.winner[:] = np.arange(1, MIN_EPISODES + 1), np.resize(winners, MIN_EPISODES)
     for name, function in custom_metrics(gates).items():
         _custom_value(name, function, table, ConfigError)
 
@@ -189,7 +190,8 @@ class Reports:
             self._episodes += finished.episodes
         row["episodes"] = self._episodes
         if sum(table.episodes for table in self._pending) >= self.keeper.min_episodes:
-            table, self._pending = EpisodeTable.concatenate(self._pending), []
+            table = EpisodeTable.concatenate(self._pending)
+            self._pending = []
             self.report = episode_metrics(table, specs)
             row |= self.report
             row |= {name: _custom_value(name, function, table) for name, function in self._custom.items()}

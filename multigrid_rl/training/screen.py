@@ -189,10 +189,11 @@ def _opponents(seated: dict[str, Any], scenario: str) -> Iterator[str]:
     """Yield a line for each player of each seat, and whether they slow games down."""
     for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
         origin = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
-        rows = sorted((r for r in player.strength if r.opponent == "random"), key=lambda r: r.scenario != scenario)
+        measured = [row for row in player.strength if row.opponent == "random"]
+        row = min(measured, key=lambda row: row.scenario != scenario, default=None)
         strength = "strength not measured"
-        for row in rows[:1]:
-            elsewhere = f" in {row.scenario}" * (row.scenario != scenario)
+        if row is not None:
+            elsewhere = f" in {row.scenario}" if row.scenario != scenario else ""
             strength = f"wins {row.win:.1%} of {row.episodes} games against random{elsewhere}"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         yield f"opponent: {player.name} on {seat} ({turns}{origin}; {strength})"
@@ -237,7 +238,7 @@ def closing_lines(verdict: dict[str, Any], path: Path, config: RunConfig, change
         outcome = f"no gates for {', '.join(config.scenario.kind.learning)} in {config.scenario.name}"
     if v["stage"] < v["stages"] - 1:
         outcome = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
-    outcome = "interrupted; " * (v["ended"] == "interrupted") + outcome
+    outcome = f"interrupted; {outcome}" if v["ended"] == "interrupted" else outcome
     run = shlex.quote(str(path))
     windows = [gate.get("window", 0) + config.train.batch_size for gate in gates if not gate["held"]]
     until = f" --until {v['env_steps'] + max(v['env_steps'], *windows, 0)}"  # long enough for the window of each gate
