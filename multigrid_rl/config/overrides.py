@@ -172,8 +172,7 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(node.get(part), dict):
             node[part] = {}
         node = node[part]
-    replaces = key.startswith((_SEATS, _ANCHORS, BONUS))
-    node[last] = value if replaces else merge(node.get(last), value)
+    node[last] = value if key.startswith((_SEATS, _ANCHORS, BONUS)) else merge(node.get(last), value)
 
 
 def merge(base: Any, override: Any) -> Any:
