@@ -113,7 +113,7 @@ NO_VECTORS = spaces.Dict({"view": BOX, "graph": spaces.Graph(BOX, None), "list":
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"seen": spaces.Box(0, 255, (210, 160, 3), np.uint8)}, r"at most 100,000 .*ResizeObservation.*, got 100,800"),
+        ({"seen": spaces.Box(0, 255, (210, 160, 3), np.uint8)}, r"of 1 to 100,000 .*ResizeObservation.*, got 100,800"),
         ({"seen": NO_VECTORS}, r"can be flattened \(an ObservationWrapper .*\), got graph, list"),
         ({"acts": spaces.Tuple([spaces.Discrete(2)] * 2)}, SEVERAL),
         ({"acts": spaces.Dict({"a": spaces.Discrete(2)})}, SEVERAL),
