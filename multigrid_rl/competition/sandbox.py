@@ -189,8 +189,7 @@ def parents_of_all() -> dict[int, int]:
 
 
 def _children(parents: dict[int, int]) -> set[int]:
-    this_process = os.getpid()
-    return {pid for pid, parent in parents.items() if parent == this_process}
+    return {pid for pid, parent in parents.items() if parent == os.getpid()}
 
 
 def family_of(pids: set[int], parents: dict[int, int]) -> set[int]:

@@ -211,8 +211,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
         for agent in specs.agents:
             rollout = rollouts[agent.name]
             entropies[agent.module].append((rollout.entropy * rollout.mask).sum(axis=2)[rollout.active])
-        counted = [quota.count(done) for done in playing.ended]
-        tables.append(env.drain_episodes().rows(np.concatenate(counted)))
+        tables.append(env.drain_episodes().rows(np.concatenate([quota.count(done) for done in playing.ended])))
         if quota.complete:
             break
     found = {module: np.concatenate(rows) for module, rows in entropies.items()}

@@ -17,7 +17,7 @@ from multigrid_rl.serve.pages import display_name
 from multigrid_rl.serve.people import KINDS
 from multigrid_rl.serve.queue import Queue
 from multigrid_rl.serve.site import Page, Visit
-from multigrid_rl.serve.store import deadline_result
+from multigrid_rl.serve.store import deadline_result, rank_among
 from multigrid_rl.text import ConfigError, expected, shown, unknown
 
 #: Rows of each table.
@@ -142,8 +142,7 @@ def again(visit: Visit) -> Response:
     kind = str(visit.form.get("kind"))
     if kind not in ("grade", "copies", "check"):
         raise ConfigError(expected("kind", "grade, copies or check", kind))
-    ids = [visit.number(visit.form)] if "id" in visit.form else []
-    visit.site.store.redo(kind, ids, visit.user.id)
+    visit.site.store.redo(kind, [visit.number(visit.form)] if "id" in visit.form else [], visit.user.id)
     return RedirectResponse("/desk#events", 303)
 
 
@@ -197,9 +196,10 @@ def results(store: Queue, deadline: str | None = None) -> list[dict[str, Any]]:
             row |= {"late_rating": late.rating.rating} if late.rating else {}
             row |= {"late_points": late.grade.points} if late.grade else {}
         rows.append(row)
-    by_rating = [(-row["rating"], row["hand_in"]) for row in rows if "rating" in row]
-    ranks = {number: rank for rank, (_, number) in enumerate(sorted({*by_rating}), 1)}  # a team has one
-    return [row | ({"rank": ranks[row["hand_in"]]} if "rating" in row else {}) for row in rows]
+    rated = {row["hand_in"]: row["rating"] for row in rows if "rating" in row}  # a team has one
+    for row in (row for row in rows if "rating" in row):
+        row["rank"] = rank_among(rated.values(), row["rating"])
+    return rows
 
 
 def _table(name: str, students: list[dict[str, Any]]) -> str:

@@ -5,10 +5,10 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from contextlib import AbstractContextManager
 from functools import cached_property
-from itertools import accumulate, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -262,8 +262,8 @@ class Store:
                 about = rating.rating, rating.low, rating.high, rating.games
                 rows.append(Row(1, hand_in, hand_in.person, team, *about))
         rows.sort(key=lambda row: (-row.rating, row.hand_in.id))
-        ranks = accumulate((row.person is not None for row in rows), initial=1)
-        return [row._replace(rank=rank) for row, rank in zip(rows, ranks, strict=False)]
+        ratings = [row.rating for row in rows if row.person is not None]
+        return [row._replace(rank=rank_among(ratings, row.rating)) for row in rows]
 
     def events(self, hand_in_id: int) -> list[Event]:
         """Return the events of a submission, in order."""
@@ -315,6 +315,11 @@ def deadline_result(rows: list[HandIn], course: Course, deadline: Deadline | Non
         if points is None or reduced > points:
             return DeadlineResult(late, late, days_late, reduced)
     return DeadlineResult(on_time, late, days_late, points)
+
+
+def rank_among(ratings: Collection[float], rating: float) -> int:
+    """Return the rank of a rating: equal ones share it, up to rounding errors, as in a cup. Returns often are equal."""
+    return 1 + sum(round(other, 6) > round(rating, 6) for other in ratings)
 
 
 def visible_rows(rows: list[Row], person_ids: Container[int], course: Course) -> list[Row]:

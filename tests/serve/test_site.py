@@ -254,6 +254,19 @@ def test_where_nobody_wins_there_are_games_and_returns_in_full(tmp_path):
     assert min(rows, key=lambda row: row["rank"])["rating"] == f"{0.954321 - first.id / 1e5:.6g}"
 
 
+def test_equal_ratings_share_a_rank(tmp_path):
+    store = course_of(tmp_path / "course", 4)
+    equal = [row.hand_in.id for row in students_of(store)][1:3]
+    with store.writing() as session:
+        for k, number in enumerate(equal):
+            session.get_one(Rating, number).rating = 1100.1 + k * 1e-9
+        session.get_one(Rating, students_of(store)[0].hand_in.id).rating = 2000.0
+        session.get_one(Rating, students_of(store)[3].hand_in.id).rating = 900.0
+    assert [row.rank for row in students_of(store)] == [1, 2, 2, 4]
+    rows = csv.DictReader(people_pages.export_table(store, "ladder.csv").decode().splitlines())
+    assert sorted(row["rank"] for row in rows) == ["1", "2", "2", "4"]
+
+
 def test_nothing_becomes_markup_or_a_formula(tmp_path):
     store = course_of(tmp_path / "evil", 4, name="=1+{}" + EVIL, title=EVIL[:100])
     with store.writing() as session:
