@@ -174,14 +174,14 @@ def _comparison_table(rows: list[SetComparison], ours: int, theirs: int) -> Tabl
     for number, title in enumerate(("metric", "better", "A (IQM, 95 %)", "B (IQM, 95 %)", "A - B", "A is better")):
         table.add_column(title, justify="left" if number < 2 else "right", no_wrap=number == 0, overflow="fold")
     for row in rows:
-        better = "{} ({} to {})".format(*map(percent, row.better))
+        better, low, high = map(percent, row.better)
         table.add_row(
             row.metric,
             "less" if row.smaller else "more",
             _cell(row.ours, row.metric, ours),
             _cell(row.theirs, row.metric, theirs),
             _cell(row.difference, row.metric, fewest, "+") if row.difference else "-",
-            better if fewest > 1 else better.partition(" ")[0],
+            f"{better} ({low} to {high})" if fewest > 1 else better,
         )
     return table
 

@@ -355,7 +355,7 @@ def check_cells(check: dict[str, Any]) -> tuple[str, str, str, str]:
     if check["points"] is None:
         return check["check"], "not measured", "-", "left out"
     interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
-    measured, close = value_text(check["value"], check["bound"]), ", too close to call" * check["close"]
+    measured, close = value_text(check["value"], check["bound"]), ", too close to call" if check["close"] else ""
     return check["check"], measured, interval, f"{check['points']:g} of {check['of']:g}{close}"
 
 

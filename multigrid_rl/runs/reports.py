@@ -102,7 +102,7 @@ def custom_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]
 def try_custom_metrics(gates: list[Gate], specs: MultiAgentSpec) -> None:
     """Call the user's functions that gates name, on made-up episodes. Raises ``ConfigError``: none, or it fails."""
     table = EpisodeTable.empty(len(specs.seats), len(specs.events), len(specs.pools), rows=MIN_EPISODES)
-    winners = np.arange(-1, len(specs.team_names) if specs.has_winner else 0)  # -1: nobody
+    winners = np.arange(-1, len(specs.team_names) if specs.has_winner else 0)  # -1: no winner
     table.length[:], table.winner[:] = np.arange(1, MIN_EPISODES + 1), np.resize(winners, MIN_EPISODES)
     for name, function in custom_metrics(gates).items():
         _custom_value(name, function, table, ConfigError)

@@ -31,7 +31,7 @@ ATTEMPTS, BACKOFF_S = 25, 0.2
 STRIKES = 3
 #: Setting with ratings from games against anchors alone, in JSON.
 BY_ANCHORS = "by_anchors"
-#: Setting that is not empty where nobody wins: ratings are returns.
+#: Setting that is not empty where games have no winner: ratings are returns.
 BY_RETURNS = "by_returns"
 #: Kind of the event of a program whose job took far too long.
 STUCK = "stuck"
@@ -252,7 +252,7 @@ class Queue(People):
             if session.scalar(select(func.count(StoredPairing.id))) != len(played):
                 session.get_one(Job, job.id).worker = ""  # new games are rated next
             session.merge(Setting(key=BY_ANCHORS, value=json.dumps(by_anchors or {})))
-            session.merge(Setting(key=BY_RETURNS, value="1" * any(result.return_red for result in played)))
+            session.merge(Setting(key=BY_RETURNS, value="1" if any(result.return_red for result in played) else ""))
             for number, (value, low, high, games) in ratings.items():
                 session.merge(Rating(hand_in_id=number, rating=value, low=low, high=high, games=games))
             for row in session.scalars(select(HandIn).where(HandIn.id.in_(placed), HandIn.state == "placing")):

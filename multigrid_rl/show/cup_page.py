@@ -125,8 +125,7 @@ def cup_title(results: CupResults) -> str:
 
 def rating_scale(rows: list[Standing]) -> Scale:
     """Return the scale of entries that forfeited less than half of their games: the others are far below."""
-    active = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
-    return Scale.around(active)
+    return Scale.around([row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows)
 
 
 def order(results: CupResults) -> list[str]:

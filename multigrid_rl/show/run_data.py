@@ -226,6 +226,7 @@ def opponent_words(run: RunRecord, row: dict[str, Any]) -> tuple[str, str]:
     scenario = run.config["scenario"]["name"]
     found = [(s["win"], s.get("scenario", scenario)) for s in row.get("strength") or [] if s["opponent"] == "random"]
     win, place = min(found, key=lambda each: each[1] != scenario, default=(None, scenario))
-    beats = "" if win is None else f", wins {percent(win)} against random" + f" in {place}" * (place != scenario)
+    where = "" if place == scenario else f" in {place}"
+    beats = "" if win is None else f", wins {percent(win)} against random{where}"
     weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
     return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

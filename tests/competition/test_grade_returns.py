@@ -1,4 +1,4 @@
-"""Grading where nobody meets: returns of fresh episodes, copies, a class, what a rubric may not ask; points."""
+"""Grading where entries play alone: returns of fresh episodes, copies, a class, what a rubric may not ask; points."""
 
 import csv
 import json

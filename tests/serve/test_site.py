@@ -238,7 +238,7 @@ def test_who_waits_for_a_grade_has_no_score_of_zero(tmp_path):
     assert scores == {"s1/results.json": 0.0, "s2/results.json": 7.5}
 
 
-def test_where_nobody_wins_there_are_games_and_returns_in_full(tmp_path):
+def test_where_games_have_no_winner_there_are_games_and_returns_in_full(tmp_path):
     store = course_of(tmp_path / "course", 2)
     with store.writing() as session:
         store.add_job(session, "rate", lane="bundle", priority=1)
@@ -248,7 +248,7 @@ def test_where_nobody_wins_there_are_games_and_returns_in_full(tmp_path):
     first = students_of(store)[0].hand_in
     with served(store) as site:
         page = Client(site).get(f"/entry/{first.id}")[1]
-    assert "Nobody wins: the rating is the mean return" in page
+    assert "Games have no winner: the rating is the mean return" in page
     assert "Points per game" not in page
     rows = csv.DictReader(people_pages.export_table(store, "ladder.csv").decode().splitlines())
     assert min(rows, key=lambda row: row["rank"])["rating"] == f"{0.954321 - first.id / 1e5:.6g}"

@@ -51,7 +51,7 @@ def test_last_line_is_json_of_table(master):
     assert line["argmax"]["episodes"] == 200
 
 
-def test_games_that_nobody_can_win_are_not_drawn(tmp_path):
+def test_games_without_winners_are_not_drawn(tmp_path):
     words = ("evaluate", "random", "scenario=simple-tag", "--opponent", "random", "--episodes", 3)
     works(*words, "-o", tmp_path / "tag")
     rows = rows_of(tmp_path / "tag")
