@@ -38,8 +38,7 @@ class Gate:
 
     def margin(self, value: float) -> float:
         """Return the distance to the bound in units of the bound (1 for a bound of 0), positive if it is met."""
-        distance = self.bound - value if self.comparison == "<=" else value - self.bound
-        return distance / (abs(self.bound) or 1.0)
+        return (self.bound - value if self.comparison == "<=" else value - self.bound) / (abs(self.bound) or 1.0)
 
     def __str__(self) -> str:
         """For example ``entropy/red_0 <= 0.3``."""

@@ -110,8 +110,7 @@ class _KernelFile(IndexDataCacheFile):
         return Path(self._index_path).with_suffix(f".{signature}.nbc")
 
     def _digest(self, key: tuple[Any, ...], body: bytes) -> bytes:
-        inputs = f"{_sources_digest()} {self._version} {key!r}"
-        return hashlib.sha256(inputs.encode() + body).digest()
+        return hashlib.sha256(f"{_sources_digest()} {self._version} {key!r}".encode() + body).digest()
 
 
 class _KernelCache(FunctionCache):

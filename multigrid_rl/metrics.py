@@ -77,8 +77,7 @@ def glossary() -> dict[str, tuple[str, str]]:
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether a metric name fits a pattern; ``<gate>`` may itself contain slashes."""
-    expression = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
-    return re.fullmatch(expression, name) is not None
+    return re.fullmatch(re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+")), name) is not None
 
 
 def samples_of(table: EpisodeTable, specs: MultiAgentSpec, names: Sequence[str]) -> dict[str, Sample]:

@@ -45,8 +45,7 @@ def next_u64(stream: NDArray[np.uint64], game: int) -> np.uint64:
 @inlined
 def below(stream: NDArray[np.uint64], game: int, bound: int) -> int:
     """Uniform integer in [0, bound); the bias is under bound / 2**32."""
-    high = next_u64(stream, game) >> _S32
-    return int((high * np.uint64(bound)) >> _S32)
+    return int(((next_u64(stream, game) >> _S32) * np.uint64(bound)) >> _S32)
 
 
 @kernel

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-
 _MAX_NAMED, _NEAREST = 12, 6  # most names in a message; number of nearest names if there are more
-#: Name of the program.
-NAME = "multigrid-rl"
+NAME = "multigrid-rl"  # of the program
 
 
 def program() -> str:
@@ -102,6 +100,14 @@ def listed(word: str, names: Sequence[str]) -> str:
         return ", ".join(names) or "none"
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.4) or names[:_NEAREST]
     return f"{', '.join(near)} and {len(names) - len(near)} more"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return ``95%``; shares strictly between 0 and 1 are never rounded to 0% or 100%."""
+    text, least = f"{share:.{digits}%}", 10**-digits
+    if 0 < share < 1 and float(text[:-1]) in (0, 100):
+        return f"<{least:g}%" if share < 0.5 else f">{100 - least:g}%"
+    return text
 
 
 def check_integer(key: str, value: object, least: int, why: str = "") -> None:

@@ -15,9 +15,9 @@ from multigrid_rl import tables
 from multigrid_rl.cli.app import AGAINST, refused
 from multigrid_rl.cli.output import console, grid, one_thread, refuse_to_overwrite, spread, temporary_output
 from multigrid_rl.config.overrides import parse
-from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.evaluation.sets import HELD, check_sets, compare_sets, notes, places_of, read_set, seeds_of
 from multigrid_rl.files import json_text
+from multigrid_rl.text import percent
 
 if TYPE_CHECKING:
     from multigrid_rl.evaluation.seed_statistics import Interval

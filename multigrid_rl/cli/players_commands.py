@@ -15,7 +15,7 @@ from multigrid_rl.cli.output import console, one_thread, spread
 from multigrid_rl.config.recipes import scenario_id
 from multigrid_rl.runs.checkpoints import checkpoints_in
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import PlayerError
+from multigrid_rl.text import PlayerError, percent
 
 if TYPE_CHECKING:
     from multigrid_rl.players.cards import Card
@@ -41,9 +41,11 @@ def players(checkpoints: Checkpoints = None) -> None:
             problems.append(error)
             continue
         games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
-        shares = [f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%}".replace("% /", " /") for row in rows]
+        parts = [[percent(share, 1) for share in (row.win, row.draw, row.loss)] for row in rows]
         plays, network, returns, *rest = cells
-        table.add_row(name, plays, network, "\n".join(shares) or returns, *rest)
+        table.add_row(
+            name, plays, network, "\n".join(" / ".join(part).replace("% /", " /") for part in parts) or returns, *rest
+        )
     screen = console(120)
     screen.print(table)
     screen.print()
@@ -68,7 +70,7 @@ def _cells(card: Card) -> tuple[str, str, str, str, str]:
         f"{card.scenario} {' '.join(card.seats)}",
         card.architecture["name"] + (f", {float(f'{steps / 1e6:.2g}'):,g}M" if steps else ""),
         "-" if returns is None else f"return {returns.mean:,.{3 * (abs(returns.mean) < 100)}f}",
-        "-" if best is None else f"return {best.return_mean:.3f}" if best.win is None else f"{best.win:.1%}",
+        "-" if best is None else f"return {best.return_mean:.3f}" if best.win is None else percent(best.win, 1),
         card.sha256[:8],
     )
 
@@ -90,7 +92,7 @@ def rate(
     for card in freeze.rate(players, stem, episodes):
         for row in card.strength:
             if row.scenario == stem:
-                shares = (f"{share:.1%}" for share in (row.win, row.draw, row.loss))
+                shares = (percent(share, 1) for share in (row.win, row.draw, row.loss))
                 table.add_row(card.name, row.opponent, *shares, f"{row.length_mean:.1f}")
     Console(highlight=False).print(table)
 

@@ -42,7 +42,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.runs.folder import lock_file
 from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.tables import PAGES, find, has, load
-from multigrid_rl.text import ConfigError, expected, one_line, program, reason
+from multigrid_rl.text import ConfigError, expected, one_line, percent, program, reason
 from multigrid_rl.training.screen import interruption, live_console
 from multigrid_rl.training.stages import load_stages
 from multigrid_rl.types import RunError
@@ -199,9 +199,8 @@ def _table(states: Mapping[int, Seed]) -> Table:
 
 def _cells(seed: int, state: Seed) -> list[str]:
     row = {**state.row, **state.row.get("last_report", {})}
-    name = next((name for name in row if name.startswith("win/")), None)
-    name = name or next((name for name in row if name.startswith("return_mean/")), None)
-    result = "" if name is None else f"wins {row[name]:.0%}" if name.startswith("win/") else f"return {row[name]:,.2f}"
+    wins = [f"wins {percent(row[name])}" for name in row if name.startswith("win/")]
+    returns = [f"return {row[name]:,.2f}" for name in row if name.startswith("return_mean/")]
     held = row.get("env_steps_to_held")
     steps, seconds = (format(row[key], form) if row else "" for key, form in (("env_steps", ","), ("seconds", ".1f")))
     return [
@@ -209,7 +208,7 @@ def _cells(seed: int, state: Seed) -> list[str]:
         state.state + (f": {state.reason}" if state.reason else ""),
         steps and f"{steps} steps",
         "" if held is None else f"held at {held:,}",
-        result,
+        *(wins or returns or [""])[:1],
         seconds and f"{seconds} s",
     ]
 

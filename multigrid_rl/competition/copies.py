@@ -29,7 +29,7 @@ from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.factories import match_of
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Match
-from multigrid_rl.text import printable
+from multigrid_rl.text import percent, printable
 from multigrid_rl.trust import strangers
 from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import ACTIONS, DONE
@@ -96,7 +96,7 @@ class Similar(NamedTuple):
 
     def __str__(self) -> str:
         """Return for example ``blue-master (99% of its actions, 1.20% apart)``."""
-        near = f"{self.alike:.0%} of its actions, {self.apart:.2%} apart"
+        near = f"{percent(self.alike)} of its actions, {percent(self.apart, 2)} apart"
         return f"{self.name} ({near if self.apart else 'the same'})"
 
 

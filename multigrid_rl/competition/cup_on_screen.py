@@ -42,7 +42,7 @@ from multigrid_rl.files import json_text
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.runs.reader import check_of_games, run_config
 from multigrid_rl.tables import PAGES, find, has
-from multigrid_rl.text import ConfigError, expected, reason
+from multigrid_rl.text import ConfigError, expected, percent, reason
 from multigrid_rl.training.screen import warnings_on_screen
 from multigrid_rl.trust import agents_trusted
 from multigrid_rl.types import RunError, Seats
@@ -183,7 +183,8 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         if result.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {result.name}: {result.reason}")
     for pair in outcome.surprises:
-        shares = f"{pair.share:.0%} of the points for {pair.one}, {pair.expected:.0%} expected from all other games"
+        share, foretold = percent(pair.share), percent(pair.expected)
+        shares = f"{share} of the points for {pair.one}, {foretold} expected from all other games"
         screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
     summary = {

@@ -22,7 +22,7 @@ from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.heads import Head
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line, percent
 from multigrid_rl.trust import MISTAKES
 from multigrid_rl.types import SeatView
 
@@ -124,7 +124,7 @@ def write_onnx(source: Path, target: Path) -> str:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     share, difference = compare(session, player, rows)
     if share < 1:
-        got = f"other actions in {1 - share:.1%} of {CHECKED} (outputs differ by {difference:.2g})"
+        got = f"other actions in {percent(1 - share, 1)} of {CHECKED} (outputs differ by {difference:.2g})"
         raise PlayerError(expected(source, "a network that computes the same in onnxruntime", got))
     write_atomic(target, content)
     return f"{CHECKED} random observations give the same actions in onnxruntime {onnxruntime.__version__}"

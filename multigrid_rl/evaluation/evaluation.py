@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.evaluation.replays import EpisodeRecord, record
-from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, percent, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import interval_of, mean_interval, wilson_interval
 from multigrid_rl.evaluation.targets import SIDE_BY_SIDE, Lineup, Sides, Target, against, run_target
 from multigrid_rl.files import json_text, write_atomic
 from multigrid_rl.metrics import games_against, groups
 from multigrid_rl.players.cards import Returns
 from multigrid_rl.players.episodes import EpisodeBatch
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.text import ConfigError, check_integer, unknown
+from multigrid_rl.text import ConfigError, check_integer, percent, unknown
 from multigrid_rl.types import EpisodeTable
 from multigrid_rl.world.events import BEHAVIOUR
 

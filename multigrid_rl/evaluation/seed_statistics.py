@@ -75,14 +75,6 @@ def median_text(values: Array, form: str) -> str:
     return f"{text}, {text_of(float(values.min()))} to {text_of(float(values.max()))}"
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """Return ``95%``; shares strictly between 0 and 1 are never rounded to 0% or 100%."""
-    text, least = f"{share:.{digits}%}", 10**-digits
-    if 0 < share < 1 and float(text[:-1]) in (0, 100):
-        return f"<{least:g}%" if share < 0.5 else f">{100 - least:g}%"
-    return text
-
-
 def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator) -> Interval | None:
     """Return the IQM of ``ours`` minus that of ``theirs``; the two are resampled independently, not paired.
 

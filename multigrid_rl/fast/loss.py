@@ -257,8 +257,7 @@ class _Loss(torch.autograd.Function):
         ctx.save_for_backward(by_outputs, by_values)
         # The gradient is known already: the backward pass only scales it.
         ctx.mark_non_differentiable(sums)
-        total = sums[0] + weighting[1] * sums[1] - weighting[2] * sums[2]
-        return total.to(outputs.dtype), sums
+        return (sums[0] + weighting[1] * sums[1] - weighting[2] * sums[2]).to(outputs.dtype), sums
 
     @staticmethod
     @once_differentiable

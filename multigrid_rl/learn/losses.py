@@ -240,8 +240,7 @@ class KlPenalty:
     def of(self, distribution: Distribution, old: Tensor, new: Tensor, mask: Tensor) -> Tensor:
         """Return the mean divergence over the rows in the game, with gradient by ``new``."""
         active = mask.any(-1)
-        divergences = distribution.kl(old[active], new[active]) * mask[active]
-        return divergences.sum() / max(int(active.sum()), 1)
+        return (distribution.kl(old[active], new[active]) * mask[active]).sum() / max(int(active.sum()), 1)
 
     def adapt(self) -> None:
         """Move the coefficient so that the next update ends near the target."""

@@ -128,8 +128,7 @@ class FrozenPlayerModule(RLModule):
             return observations.astype(np.uint8)
         starts = np.cumsum([0, *self._categories[:-1]])
         # One 1 in each token's part: its index in the vector, minus the part's start.
-        ones = np.nonzero(observations > 0.5)[1].reshape(len(observations), -1)
-        return np.asarray(ones - starts, np.uint8)
+        return np.asarray(np.nonzero(observations > 0.5)[1].reshape(len(observations), -1) - starts, np.uint8)
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         """Return the hash of the player: its weights stay out of checkpoints."""

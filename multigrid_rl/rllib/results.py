@@ -125,8 +125,7 @@ def _count(metrics: MetricsLogger, place: tuple[str, ...], count: int, *key: str
     """Log a count of this iteration, and under ``<name>_lifetime`` the sum of all; ``fast``: with its throughput."""
     *parents, name = place
     metrics.log_value((*place, *key), count, reduce="sum")
-    lifetime = (*parents, f"{name}_lifetime", *key)
-    metrics.log_value(lifetime, count, reduce="lifetime_sum", with_throughput=fast)
+    metrics.log_value((*parents, f"{name}_lifetime", *key), count, reduce="lifetime_sum", with_throughput=fast)
 
 
 def _learner_statistics(measured: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
@@ -200,8 +199,7 @@ class FinishedEpisode:
     @property
     def agent_returns(self) -> dict[str, float]:
         """Returns of each agent that learns."""
-        returns = self.returns
-        return {agent.name: sum(returns[seat] for seat in agent.seats) for agent in self._specs.agents}
+        return {agent.name: sum(self.returns[seat] for seat in agent.seats) for agent in self._specs.agents}
 
     @property
     def events(self) -> dict[str, dict[str, float]]:

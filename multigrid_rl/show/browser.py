@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from starlette.responses import HTMLResponse, JSONResponse
 
-from multigrid_rl.evaluation.seed_statistics import percent, wilson_interval
+from multigrid_rl.evaluation.seed_statistics import wilson_interval
 from multigrid_rl.show.captions import ACTION_WORDS
 from multigrid_rl.show.live import HEADERS, POLL_S, address, application, event_stream, listen, same_origin, serve
 from multigrid_rl.show.page import render
 from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.show.replay import Pack, frame_rows
+from multigrid_rl.text import percent
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 

@@ -18,12 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.cli.output import write_file
-from multigrid_rl.evaluation.seed_statistics import bootstrap_band, iqm, percent
+from multigrid_rl.evaluation.seed_statistics import bootstrap_band, iqm
 from multigrid_rl.evaluation.sets import HELD, RunSet, directions
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Array, RunRecord, Series
 from multigrid_rl.show.reference import Reference
 from multigrid_rl.show.words import plural, short, thousands
+from multigrid_rl.text import percent
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/): distinguishable with any colour vision; lines differ in
 # style as well.

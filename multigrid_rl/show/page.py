@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from multigrid_rl import __version__
-from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.show import words
+from multigrid_rl.text import percent
 
 #: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"

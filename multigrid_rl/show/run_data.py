@@ -10,7 +10,6 @@ from multigrid_rl.config.scenario import env_factory, kind_named, packages
 from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.evaluation.evaluation import evaluate, labelled_games, seat_returns, summary
 from multigrid_rl.evaluation.replays import ZooRecord
-from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.evaluation.targets import find_target
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.players.cards import PlayerError
@@ -21,7 +20,7 @@ from multigrid_rl.show import EPISODES, GAMES
 from multigrid_rl.show.films import GameDrawing
 from multigrid_rl.show.reference import Reference, changes, load_reference
 from multigrid_rl.show.video import PageFilm, page_film
-from multigrid_rl.text import ConfigError, expected, one_line
+from multigrid_rl.text import ConfigError, expected, one_line, percent
 from multigrid_rl.training.screen import reward_facts, schedules
 from multigrid_rl.types import RunError
 

@@ -25,7 +25,7 @@ from multigrid_rl.config.schema import RunConfig, TrainConfig, trainer_of
 from multigrid_rl.files import discard_output
 from multigrid_rl.gates import GateKeeper, value_text
 from multigrid_rl.metrics import STAGES
-from multigrid_rl.text import program
+from multigrid_rl.text import percent, program
 from multigrid_rl.training.advice import expectation, hint
 
 #: Seconds between two plain lines.
@@ -194,8 +194,8 @@ def _opponents(seated: dict[str, Any], scenario: str) -> Iterator[str]:
         strength = "strength not measured"
         if row is not None:
             elsewhere = f" in {row.scenario}" if row.scenario != scenario else ""
-            strength = f"wins {row.win:.1%} of {row.episodes} games against random{elsewhere}"
-        turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
+            strength = f"wins {percent(row.win, 1)} of {row.episodes} games against random{elsewhere}"
+        turns = f"in {percent(player.weight)} of the games; " if player.weight < 1 else ""
         yield f"opponent: {player.name} on {seat} ({turns}{origin}; {strength})"
     if any(hasattr(player.player, "seated") for row in seated.values() for player in row):
         yield "slow:     every step waits for an agent's process; our own players answer many times as fast"
@@ -309,12 +309,12 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     wins = any(name.startswith("win/") for name in row)
-    metric, form = ("win", "wins {:.0%}") if wins else ("return_mean", "mean return {:,.2f}")
+    seats = {name.split("/")[1]: row[name] for name in row if name.startswith("win/" if wins else "return_mean/")}
     return " | ".join(
         [
             f"{row['env_steps']:>9,} of {config.train.until:,} steps",
             f"{row['env_steps_per_s']:>6,.0f}/s ({bound}-bound, {max(parts['learn'], parts['sample']) / total:.0%})",
-            *(f"{name.split('/')[1]} {form.format(row[name])}" for name in row if name.startswith(f"{metric}/")),
+            *(f"{who} {f'wins {percent(x)}' if wins else f'mean return {x:,.2f}'}" for who, x in seats.items()),
             *_losses(row),
         ]
     )

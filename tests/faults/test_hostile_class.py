@@ -131,10 +131,11 @@ def test_hostile_class_is_named_and_changes_no_result(tmp_path):
         text = " ".join(fault["reason"] for fault in entries[name]["faults"])
         others = ("No space left", "no answer within") if name == "filler" else ()  # a slow disk
         assert any(its in text for its in (reason, *others)), (name, text)
-    alike = {"clone": "blue-adept (the same)", "near": "blue-adept (9", "renamed": "blue-master (the same)"}
+    alike = {"clone": "blue-adept (the same)", "near": "blue-adept (", "renamed": "blue-master (the same)"}
     for name, original in alike.items():
         assert entries[name]["same_as"][0].startswith(original)
         assert entries[name]["kind"] == "broken"
+    assert "% of its actions" in entries["near"]["same_as"][0]
     for name in ("sound", "honest", "random"):
         assert not entries[name]["faults"]
     assert not (tmp_path / "loud" / "pairings" / "forger--sound--00000000.json").exists()

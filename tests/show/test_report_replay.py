@@ -15,7 +15,6 @@ from markupsafe import Markup
 import games as g
 from games import clear, place, put, world
 from multigrid_rl.evaluation.replays import GameRecord, record
-from multigrid_rl.evaluation.seed_statistics import percent
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.players.scripted import Hunter, KeyRunner, RandomPlayer
@@ -26,6 +25,7 @@ from multigrid_rl.show.cup_page import Cell
 from multigrid_rl.show.figures import PAGE_SIZE, POINTS, Chart, Line, limits, thin
 from multigrid_rl.show.page import headed, render, templates
 from multigrid_rl.show.replay import Pack
+from multigrid_rl.text import percent
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.constants import BLUE, RED

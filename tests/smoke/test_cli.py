@@ -341,7 +341,8 @@ def test_live_line_shows_returns_where_nothing_is_won():
     line = live.headline(row, compose(["scenario=gymnasium"]))
     assert line.endswith("| agent_0 mean return -1,234.50")
     assert "wins" not in line
-    assert live.headline({**row, "win/a": 0.0}, compose(["scenario=1v1"])).endswith("| a wins 0%")
+    for share, text in ((0.0, "0%"), (0.996, ">99%")):
+        assert live.headline({**row, "win/a": share}, compose(["scenario=1v1"])).endswith(f"| a wins {text}")
     row |= {"learner/a/policy_loss": -0.5, "learner/b/policy_loss": 0.25, "learner/a/vf_loss": 12.3456, "x_loss": 1.0}
     assert live.headline(row, compose(["scenario=gymnasium"])).endswith("| loss: policy -0.125, values 12.3")
 
