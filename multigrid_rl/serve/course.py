@@ -157,7 +157,8 @@ class Course(Part):
         """Return a deadline with the longest extension of this student or the team, by the class's clock."""
         ids = {code}.union(*({team, *members} for team, members in self.teams.items() if code in members))
         days = [each.days for each in self.extensions if each.of in ids and each.deadline in (None, deadline.name)]
-        return deadline.at.astimezone(self.zone) + timedelta(days=max(days, default=0.0))
+        at = deadline.at.astimezone(self.zone)
+        return (at + timedelta(days=max(days, default=0.0))).replace(fold=at.fold)  # a sum forgets the second 02:30
 
     def end(self, deadline: Deadline, code: str) -> float:
         """Return the time, in seconds since 1970, until which a submission of a student is on time."""
