@@ -199,6 +199,12 @@ def test_checks_of_the_one_file_find_each_mistake(tmp_path, monkeypatch, capsys,
     assert failed == bool(check)
 
 
+def test_a_clone_that_exists_is_refused_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bc.py", str(tmp_path / "none"), "-o", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"--output: expected a new folder, got {tmp_path}, which exists"):
+        loaded(SOLUTIONS / "bc.py").main()
+
+
 VPG = ("env_id=CartPole-v1", "train=vpg", "train.minibatch_size=null", "train.until=2048")
 
 

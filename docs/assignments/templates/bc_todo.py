@@ -212,6 +212,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.data is None:
         sys.exit(check() > 0)
+    if Path(arguments.output).exists():
+        sys.exit(f"--output: expected a new folder, got {arguments.output}, which exists")
     clone(arguments)
 
 
