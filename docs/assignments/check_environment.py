@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-GAMES = 50
+GAMES, MOST_STEPS = 50, 1_000
 
 
 def played(env: Any, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, float], dict[str, bool]]]:
@@ -20,9 +20,12 @@ def played(env: Any, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, floa
     rng = np.random.default_rng(seed)
     seen, _ = env.reset(seed=seed)
     yield seen, {}, {}
-    while env.agents:
+    for _ in range(MOST_STEPS):
+        if not env.agents:
+            return
         seen, paid, ended, *_ = env.step({agent: int(rng.integers(env.action_space(agent).n)) for agent in env.agents})
         yield seen, paid, ended
+    raise AssertionError(f"expected a game that ends, got one of {MOST_STEPS} steps")
 
 
 def check_spaces(make: Callable[[], Any]) -> None:

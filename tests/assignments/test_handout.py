@@ -146,6 +146,7 @@ REPAIRS = [
     *((left, {}) for left in ([*FAULTS], [], *([name] for name in FAULTS))),
     (["check_seeds"], {"default_rng(seed)": "default_rng(0)"}),
     ([*FAULTS], {"rng.choice": "rng.choose"}),
+    ([*FAULTS], {"self.agents = []": "pass"}),
 ]
 
 
