@@ -9,6 +9,7 @@ from sqlalchemy import select, text
 
 from composing import refusal
 from multigrid_rl.competition.cup_folder import Pairing
+from multigrid_rl.serve.course import read_roster
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S
 from multigrid_rl.serve.store import FIRST, visible_rows
@@ -252,6 +253,12 @@ def test_a_program_has_one_worker_at_a_time(store, bundle):
 def test_course_keeps_its_game(store):
     store.course = store.course.model_copy(update={"games": 20})
     assert "course: games: expected 10, with which it began, got 20" in refusal(store.sync)
+
+
+@pytest.mark.parametrize("row", ["s" * 121 + ",Ada", "s9," + "A" * 121, "s9,Ada," + "a" * 121])
+def test_cells_that_no_column_of_the_database_holds_are_refused(tmp_path, row):
+    (tmp_path / "roster.csv").write_text(f"id,name,email\n{row}\n")
+    assert "line 2: expected an id and a name" in refusal(read_roster, tmp_path / "roster.csv")
 
 
 def test_what_students_see(store, bundle):
