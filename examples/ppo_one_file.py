@@ -312,7 +312,7 @@ def export(agent: Agent, game: Any, steps: int, args: argparse.Namespace) -> Non
         }
     card = {
         "name": args.export.name,
-        "architecture": {"name": "mlp", "hidden": hidden, "activation": "tanh"},
+        "architecture": {"name": "mlp", "hidden": hidden, "activation": type(agent.actor[1]).__name__.lower()},
         "observation": {"view_size": game.view_size, "categories": token_categories(game)},
         "actions": int(agent.actor[-1].out_features),
         "scenario": args.env_id,

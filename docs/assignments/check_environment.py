@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-GAMES = 50
+GAMES, MOST_STEPS = 50, 1_000
 
 
 def played(env: Any, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, float], dict[str, bool]]]:
@@ -20,9 +20,12 @@ def played(env: Any, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, floa
     rng = np.random.default_rng(seed)
     seen, _ = env.reset(seed=seed)
     yield seen, {}, {}
-    while env.agents:
+    for _ in range(MOST_STEPS):
+        if not env.agents:
+            return
         seen, paid, ended, *_ = env.step({agent: int(rng.integers(env.action_space(agent).n)) for agent in env.agents})
         yield seen, paid, ended
+    raise AssertionError(f"expected a game that ends, got one of {MOST_STEPS} steps")
 
 
 def check_spaces(make: Callable[[], Any]) -> None:
@@ -36,10 +39,13 @@ def check_spaces(make: Callable[[], Any]) -> None:
 
 
 def check_seeds(make: Callable[[], Any]) -> None:
-    """Check that the same seed and the same actions are the same game, in another instance, too."""
+    """Check that the same seed and the same actions are the same game, in another instance, too; others are others."""
+    begun = set()
     for seed in range(GAMES):
         one, other = ([{k: v.tolist() for k, v in seen.items()} for seen, *_ in played(make(), seed)] for _ in range(2))
         assert one == other, f"seed {seed}: expected the same game twice, got {one[0]} and {other[0]} at the start"
+        begun.add(str(one[0]))
+    assert len(begun) > 1, f"{GAMES} seeds: expected several games, got one, which starts with {begun.pop()}"
 
 
 def check_rewards(make: Callable[[], Any]) -> None:
@@ -54,14 +60,16 @@ def check_rewards(make: Callable[[], Any]) -> None:
 
 def main() -> int:
     """Check the game of a module and return the number of checks that fail."""
+    if len(sys.argv) != 2 or sys.argv[1].endswith(".py"):
+        sys.exit(f"expected a module, as in python check_environment.py meet, got {sys.argv[1:]}")
     sys.path.insert(0, ".")
     make, failed = importlib.import_module(sys.argv[1]).parallel_env, 0
     for check in (check_spaces, check_seeds, check_rewards):
         try:
             check(make)
-        except AssertionError as error:
+        except Exception as error:  # noqa: BLE001 - a game may raise anything
             failed += 1
-            print(f"{check.__name__}: {error}")
+            print(f"{check.__name__}: {error if isinstance(error, AssertionError) else repr(error)}")
         else:
             print(f"{check.__name__}: right")
     return failed

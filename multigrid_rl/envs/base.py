@@ -177,7 +177,7 @@ class UserReward:
 
     def __call__(self, obs: Any, actions: Any, next_obs: Any, rewards: Any, infos: Any) -> NDArray[np.float64]:
         """Return rewards (N,) for a step of ``N`` environments. Raises ``RunError``: failure, or no number."""
-        rows = zip(obs, actions, next_obs, rewards.tolist(), infos, strict=True)
+        rows = zip(*map(np.array, (obs, actions, next_obs)), rewards.tolist(), infos, strict=True)  # copies
         with user_code(self._key, RunError):
             shaped = np.array([one_number(self._key, self._function(*row)) for row in rows], np.float64)
         if not np.isfinite(shaped).all():

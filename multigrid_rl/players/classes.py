@@ -67,7 +67,7 @@ class UserPlayer:
 
     def act_checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return actions (N,). Raises :class:`ConfigError` for invalid ones, and what the player raises."""
-        answer = self.player.act(view, state, rng)
+        answer = self.player.act(view._replace(tokens=view.tokens.copy()), state, rng)  # it may change them
         if not isinstance(answer, tuple) or len(answer) != 2:
             wanted = "actions and the next memory, a tuple of two"
             raise ConfigError(expected(f"player {self.name}: act", wanted, type(answer).__name__))

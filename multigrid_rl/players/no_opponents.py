@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from multigrid_rl.config.compose import compose
 from multigrid_rl.config.scenario import ScenarioConfig, env_factory, kind_named, packages, task_of
@@ -80,9 +80,7 @@ class NoOpponentPlace(SeatByAgent):
     ) -> SeatsEnv:
         """Build environments, which reset when an episode ends."""
         envs: Any = replace(game.factory, seed=seed).build(num_envs, first)
-        seats: Any = envs.env if isinstance(envs, GroupedEnv) else envs
-        found: SeatsEnv = seats
-        return found
+        return cast("SeatsEnv", envs.env if isinstance(envs, GroupedEnv) else envs)
 
     def who(self, game: NoOpponentSpec) -> MultiAgentSpec:
         """Return the seats and teams of an environment without learning agents."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -131,9 +132,9 @@ def backup(context: AdminContext) -> dict[str, Any]:
                     rows += 1
             archive.add(lines.name, _DATABASE)
         # Files are written before the rows that name them, and never change: all files of the tables are there.
-        for name in _FILES:
-            if (place.home / name).is_dir():
-                archive.add(place.home / name, f"files/{name}", filter=_stored_file)
+        for path in chain(*((place.home / name).glob("[!.]*") for name in _FILES)):  # hidden ones are unfinished
+            with suppress(FileNotFoundError):  # of a person who is forgotten meanwhile
+                archive.add(path, f"files/{path.relative_to(place.home)}")
         archive.add(place.course_folder, "course", filter=partial(_course_file, place))
     return {"rows": rows, "bytes": context.output.stat().st_size, "file": str(context.output)}
 
@@ -144,10 +145,6 @@ def _course_file(place: ServedFolder, info: tarfile.TarInfo) -> tarfile.TarInfo 
     is_hidden = any(part.startswith(".") for part in inner.parts)
     is_regular = (info.isdir() or info.isfile() or info.islnk()) and not is_backup and not is_hidden
     return info if is_regular and not (place.course_folder / inner).resolve().is_relative_to(place.home) else None
-
-
-def _stored_file(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if Path(info.name).name.startswith(".") and len(Path(info.name).parts) == 3 else info
 
 
 def _dumped(queue: Queue) -> Iterator[str]:

@@ -51,8 +51,7 @@ class ClusterJudge(Judge):
 
     def play(self, one: Entry, two: Entry | None, spent_s: dict[str, float] | None = None) -> list[Pairing]:
         """Play all games of two entries; see :meth:`Judge.play`. Raises ``RunError``: the cluster failed."""
-        found: list[Pairing] = self._run_remotely("play", one, two, spent_s)
-        return found
+        return list(self._run_remotely("play", one, two, spent_s))
 
     def _run_remotely(self, method: str, *arguments: Any) -> Any:
         anchors = self.anchors.values()

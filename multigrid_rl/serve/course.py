@@ -157,7 +157,8 @@ class Course(Part):
         """Return a deadline with the longest extension of this student or the team, by the class's clock."""
         ids = {code}.union(*({team, *members} for team, members in self.teams.items() if code in members))
         days = [each.days for each in self.extensions if each.of in ids and each.deadline in (None, deadline.name)]
-        return deadline.at.astimezone(self.zone) + timedelta(days=max(days, default=0.0))
+        at = deadline.at.astimezone(self.zone)
+        return (at + timedelta(days=max(days, default=0.0))).replace(fold=at.fold)  # a sum forgets the second 02:30
 
     def end(self, deadline: Deadline, code: str) -> float:
         """Return the time, in seconds since 1970, until which a submission of a student is on time."""
@@ -216,8 +217,9 @@ def read_roster(path: Path) -> list[Enrolled]:
         cells = dict(zip(columns, row, strict=False))
         code, name, email = (cells.get(key, "") for key in ("id", "name", "email"))
         person = Enrolled(code, name, email, cells.get("role", "").lower() or "student")
-        if any(row[len(columns) :]) or not code or not name:
-            wanted = f"an id and a name, and {len(columns)} cells (a comma in a name needs quotes)"
+        too_long = any(len(cell) > 120 for cell in (code, name, email))  # for the columns of a database
+        if any(row[len(columns) :]) or not code or not name or too_long:
+            wanted = f"an id and a name, and {len(columns)} cells (a comma in a name needs quotes), at most 120 long"
             raise ConfigError(expected(f"{path}: line {number}", wanted, ", ".join(row)))
         if person.role not in ROLES or person.code in people:
             wanted, got = ("each id once", code) if person.code in people else (" or ".join(ROLES), person.role)

@@ -6,7 +6,7 @@ import re
 import shutil
 import zipfile
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ def visible_ladder(visit: Visit) -> Ladder:
     person_id, course = visit.person.id if visit.person else 0, visit.site.store.course
 
     def make() -> Ladder:
-        rows: list[Row] = visit.site.cached("rows", visit.site.store.ladder)
+        rows = visit.site.cached("rows", visit.site.store.ladder)
         visible = rows if visit.teaches else visible_rows(rows, visit.site.store.team(person_id).ids, course)
         ids, hidden, skipped = {row.hand_in.id for row in visible}, dict[int, int](), 0
         for row in rows:
@@ -61,8 +61,7 @@ def visible_ladder(visit: Visit) -> Ladder:
         mark = hashlib.sha256(json.dumps([content, sorted(hidden.items())]).encode()).hexdigest()[:12]
         return Ladder(visible, hidden, names, mark)
 
-    view: Ladder = visit.site.cached(("ladder", person_id), make)
-    return view
+    return visit.site.cached(("ladder", person_id), make)
 
 
 def _shows_names(visit: Visit) -> bool:
@@ -96,8 +95,7 @@ def _author(visit: Visit, hand_in_id: int) -> tuple[str, Person | None]:
             query = select(HandIn.id, HandIn.name, Person).outerjoin(Person, Person.id == HandIn.person_id)
             return {number: (name, person) for number, name, person in session.execute(query)}
 
-    found: tuple[str, Person | None] = visit.site.cached("authors", make).get(hand_in_id, ("nobody", None))
-    return found
+    return visit.site.cached("authors", make).get(hand_in_id, ("nobody", None))
 
 
 def display_name(visit: Visit, hand_in_id: int) -> str:
@@ -307,36 +305,38 @@ def _incoming(visit: Visit) -> Path:
 
 
 def received(visit: Visit) -> Response:
-    """Answer with the bytes of an upload so far."""
-    part = _incoming(visit)
-    return JSONResponse({"received": part.stat().st_size if part.exists() else 0})
+    """Answer with the bytes of an upload so far; pieces from now on are of another submission."""
+    with visit.site.upload_locks[visit.user.id]:
+        part = _incoming(visit)
+        visit.site.arrived.pop((visit.user.id, part.name), None)
+        return JSONResponse({"received": part.stat().st_size if part.exists() else 0})
 
 
 def piece(visit: Visit) -> Response:
     """Take a piece of an upload after the last one; hand in when it is complete."""
-    part, max_bytes = _incoming(visit), int(visit.site.store.course.quota.megabytes * 1e6)
+    max_bytes = int(visit.site.store.course.quota.megabytes * 1e6)
     start, end, total = _range(visit.request.headers.get("content-range", ""))
     if total > max_bytes:
         raise ConfigError(expected("upload", f"at most {max_bytes} bytes", total))
-    with visit.site.upload_lock:
-        size = part.stat().st_size if part.exists() else 0
-        if start == size and end - start + 1 == len(visit.body) and end < total:
-            with part.open("ab") as file:
-                file.write(visit.body)
-            size = end + 1
-    if size < total:
-        return JSONResponse({"received": size})
-    complete = part.with_name(f"{part.name}.whole")
-    with suppress(FileNotFoundError):  # the same piece twice: one of them hands in
-        part.rename(complete)
-        try:
-            if hashlib.sha256(complete.read_bytes()).hexdigest() != part.name:
-                raise ConfigError("expected the file with this SHA-256, got another: send it again")
-            name = shown(visit.request.headers.get("x-name", "upload.zip"))
-            return JSONResponse({"hand_in": visit.site.store.hand_in(visit.user.id, complete, name).id}, 201)
-        finally:
-            complete.unlink(missing_ok=True)
-    return JSONResponse({"received": 0})
+    with visit.site.upload_locks[visit.user.id]:
+        part = _incoming(visit)
+        key = visit.user.id, part.name
+        if key not in visit.site.arrived:  # else the answer to its last piece was lost
+            size = part.stat().st_size if part.exists() else 0
+            if start == size and end - start + 1 == len(visit.body):
+                with part.open("ab") as file:
+                    file.write(visit.body)
+                size = end + 1
+            if size < total:
+                return JSONResponse({"received": size})
+            try:
+                if hashlib.sha256(part.read_bytes()).hexdigest() != part.name:
+                    raise ConfigError("expected the file with this SHA-256, got another: send it again")
+                name = shown(visit.request.headers.get("x-name", "upload.zip"))
+                visit.site.arrived[key] = visit.site.store.hand_in(visit.user.id, part, name).id
+            finally:
+                part.unlink(missing_ok=True)
+        return JSONResponse({"hand_in": visit.site.arrived[key]}, 201)
 
 
 def _range(text: str) -> tuple[int, int, int]:

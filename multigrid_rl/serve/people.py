@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import and_, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from multigrid_rl.competition.folders import remove_tree
@@ -216,7 +216,8 @@ class People(Store):
                 return games
 
             self._rewrite_replays(session, no_notes, or_(StoredPairing.red_id.in_(ids), StoredPairing.blue_id.in_(ids)))
-            session.execute(delete(Job).where(Job.hand_in_id.in_(ids), Job.worker == ""))
+            games = and_(Job.kind == "pair", Job.other_id.in_(ids))
+            session.execute(delete(Job).where(or_(Job.hand_in_id.in_(ids), games), Job.worker == ""))
             session.execute(delete(Setting).where(Setting.key == f"{_TO_FORGET}{person_id}"))
             self.add_event(session, "forgotten", person=person_id)
         remove_tree(self.home / "incoming" / str(person_id))

@@ -345,7 +345,7 @@ class Queue(People):
             raise ConfigError(expected("rubric", "a file", "none"))
         state = "refused" if kind == "check" else "rated"
         with self.writing() as session:
-            query = select(HandIn).where(HandIn.state == state, HandIn.person_id.is_not(None))
+            query = select(HandIn).where(HandIn.state == state, HandIn.person.has(forgotten=False))
             rows = list(session.scalars(query.where(HandIn.id.in_(ids)) if ids else query))
             for row in rows:
                 if kind == "check":

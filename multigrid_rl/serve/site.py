@@ -4,14 +4,14 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -50,6 +50,7 @@ _MAX_CACHED, _FRESH_S, _STALE_S = 1_000, 0.1, 1.0
 _LOCAL = ("127.0.0.1", "localhost")
 #: A page, or the part of it that browsers poll: a mark of its content, and its text.
 CachedPage = tuple[str, bytes]
+Value = TypeVar("Value")
 _ROLE_RANK = {"": 0, "left": 0, "student": 1, "instructor": 2}
 
 
@@ -67,9 +68,10 @@ class Site:
             "replay": Pace(30, 0.5),
         }
     )  # fmt: skip
-    upload_lock: threading.Lock = field(default_factory=threading.Lock)
+    upload_locks: defaultdict[int, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     page_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a cached page is made, once for all
     uploads_by_person: Counter[int] = field(default_factory=Counter)  # uploads of each person
+    arrived: dict[tuple[int, str], int] = field(default_factory=dict)  # in pieces: submissions by person and SHA-256
     cache: dict[Any, Any] = field(default_factory=dict)
     previous_cache: dict[Any, Any] = field(default_factory=dict)  # before the last event
     refreshed_at: float = -_FRESH_S
@@ -109,9 +111,9 @@ class Site:
         finally:
             self.uploads_by_person[person.id] -= 1
 
-    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+    def cached(self, key: Any, make: Callable[[], Value]) -> Value:
         """Return the value of ``make``, called once until the next event."""
-        cache = self.cache  # an event meanwhile replaces it
+        cache: dict[Any, Value] = self.cache  # an event meanwhile replaces it
         if (value := cache.get(key)) is None:
             value = cache[key] = make()
         return value
@@ -121,7 +123,7 @@ class Site:
         if (signed := self.store.signer.read(kind, token)) is None:
             return None
         number, version = signed
-        person: Person | None = self.cached(("person", number), lambda: self.store.get(Person, number))
+        person = self.cached(("person", number), lambda: self.store.get(Person, number))
         return person if person and not person.forgotten and person.token_version == version else None
 
 

@@ -203,7 +203,9 @@ class Store:
 
     def _accept(self, session: Session, person_id: int, name: str) -> HandIn:
         now, quota = self.now(), self.course.quota
-        person = session.get(Person, person_id, with_for_update=True)
+        ids = self.team(person_id).ids  # all are locked: two members at the same moment have one quota
+        session.scalars(select(Person).where(Person.id.in_(ids)).order_by(Person.id).with_for_update()).all()
+        person = session.get(Person, person_id)
         if person is None or person.forgotten:
             raise ConfigError(expected("person", "one of the roster who was not forgotten", f"number {person_id}"))
         if (frozen := session.get(Setting, FROZEN)) is not None and frozen.value:
@@ -211,7 +213,7 @@ class Store:
         deadlines = self.course.deadlines
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
             raise ConfigError(f"{deadlines[-1].name} is over: nothing is taken any more")
-        recent = (HandIn.person_id.in_(self.team(person_id).ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
+        recent = (HandIn.person_id.in_(ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
         used = session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0
         if used >= quota.hand_ins:
             raise ConfigError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))

@@ -72,8 +72,7 @@ class RunReport:
     @property
     def steps(self) -> str:
         """Kind of its steps, in a word: a clone counts recorded ones."""
-        adjective: str = trainer_of(self.run.config["train"].get("trainer", "ppo")).counts[1]
-        return adjective
+        return str(trainer_of(self.run.config["train"].get("trainer", "ppo")).counts[1])
 
     @property
     def package(self) -> str | None:

@@ -141,13 +141,24 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("left", [[*FAULTS], [], *([name] for name in FAULTS)], ids=" ".join)
-def test_the_suite_finds_the_faults_that_are_left(left, tmp_path, monkeypatch, capsys):
+#: The game with all faults, with none, with each; then repairs that are none, and a mistake made on the way.
+REPAIRS = [
+    *((left, {}) for left in ([*FAULTS], [], *([name] for name in FAULTS))),
+    (["check_seeds"], {"default_rng(seed)": "default_rng(0)"}),
+    ([*FAULTS], {"rng.choice": "rng.choose"}),
+    ([*FAULTS], {"self.agents = []": "pass"}),
+]
+
+
+@pytest.mark.parametrize(("left", "changes"), REPAIRS, ids=[f"{k}-{'-'.join(row[0])}" for k, row in enumerate(REPAIRS)])
+def test_the_suite_finds_the_faults_that_are_left(left, changes, tmp_path, monkeypatch, capsys):
     text = (FOLDER / "meet.py").read_text(encoding="utf-8")
     for name, (wrong, right) in FAULTS.items():
         assert text.count(wrong) == 1
-        text = text if name in left else text.replace(wrong, right)
-    (tmp_path / f"meet_{len(left)}_{'_'.join(left)}.py").write_text(text)
+        text = text if name in left and not changes else text.replace(wrong, right)
+    for right, wrong in changes.items():
+        text = text.replace(right, wrong)
+    (tmp_path / f"meet_{len(left)}_{len(changes)}_{'_'.join(left)}.py").write_text(text)
     suite = loaded(FOLDER / "check_environment.py")
     monkeypatch.syspath_prepend(tmp_path)
     (module,) = tmp_path.glob("*.py")

@@ -85,13 +85,28 @@ MISTAKES = {
         ("gamma * ~ends[t] * later", "gamma * np.where(ends[t], values[t + 1], later)", "check_reward_to_go"),
         ("later = values[-1]", "later = 0 * values[-1]", "check_reward_to_go"),
         (".sum(dim=1)\n    # TODO-END gaussian", ".mean(dim=1)\n    # TODO-END gaussian", "check_gaussian"),
+        ("advantages, advantages + values[:-1]", "advantages, advantages", "check_gae"),
         ("-torch.min(ratio", "-torch.max(ratio", "check_clip"),
+        ("torch.clamp(ratio, 1 - clip, 1 + clip) * psi", "torch.clamp(ratio, max=1 + clip) * psi", "check_clip"),
+        ("torch.clamp(ratio, 1 - clip, 1 + clip) * psi", "torch.clamp(ratio, 0.8, 1.2) * psi", "check_clip"),
+        ("ratio = torch.exp(logp - old_logp)", "ratio = torch.exp(logp)", "check_clip"),
+        ("* torch.exp(-log_std)", "* torch.exp(-log_std.detach())", "check_gaussian"),
+        ("pow(2) - log_std -", "pow(2) - log_std[0] -", "check_gaussian"),
         ("torch.log_softmax(logits, dim=1)", "logits", "check_categorical"),
     ],
     "bc": [
         (".sum(dim=1)\n    # TODO-END negative", ".mean(dim=1)\n    # TODO-END negative", "check_log_prob"),
         (".mean(dim=1)\n    # TODO-END squared", ".sum(dim=1)\n    # TODO-END squared", "check_mse"),
+        (".sum(dim=1)\n    # TODO-END negative", ".sum()[None]\n    # TODO-END negative", "check_log_prob"),
+        ("* torch.exp(-log_std)", "* torch.exp(-log_std.detach())", "check_log_prob"),
+        ("(predicted - actions).pow(2)", "predicted.pow(2)", "check_mse"),
+        ("(predicted - actions).pow(2)", "(predicted - actions).detach().pow(2)", "check_mse"),
         ("max(rounds - 1, 1)", "rounds", "check_beta"),
+        (
+            "np.where((uniform < beta)[:, None], expert, learner)",
+            "np.copyto(expert, learner, where=(uniform >= beta)[:, None]) or expert",
+            "check_who_acts",
+        ),
         ("uniform < beta", "uniform > beta", "check_who_acts"),
     ],
     "walker_reward": [
@@ -99,6 +114,7 @@ MISTAKES = {
         ("/ 0.4) ** 2", ") ** 2", "check_effort"),
         ("np.mean((np.asarray(action) / 0.4) ** 2)", "np.mean(np.abs(action) / 0.4)", "check_effort"),
         ("uprightness(next_obs)", "uprightness(obs)", "check_shaped"),
+        ("np.mean((np.asarray(action) / 0.4) ** 2)", "np.mean(np.square(action, out=action)) / 0.16", "check_shaped"),
     ],
     "central_critic": [
         ("(obs.shape[1] - size - 1) // (size + 1)", "1", "check_split"),
@@ -109,6 +125,7 @@ MISTAKES = {
         ),
         ("torch.cat(columns, dim=1).float()", "sum(columns).float()", "check_one_hot"),
         ("[actions + 1] * last.shape[1]", "[actions] * last.shape[1]", "check_critic_input"),
+        ("for view in views.unbind(dim=1)", "for view in views[:, :1].unbind(dim=1)", "check_critic_input"),
         ("for view in views.unbind(dim=1)", "for view in views[:, :1].mul(0).unbind(dim=1)", "check_actor"),
     ],
 }
@@ -141,12 +158,32 @@ CHECKS = Path(__file__).parents[2] / "docs" / "assignments" / "check_ppo.py"
 OF_ONE_FILE = [
     ("~(terminated[t] | done[t]) * later", "~terminated[t] * later", "check_gae"),
     ("next_values[t] * ~terminated[t]", "next_values[t]", "check_gae"),
+    ("~terminated[t] - values[t]", "~terminated[t]", "check_gae"),
+    ("later = torch.zeros_like(rewards[0])", "later = rewards[0] * 0; values *= 0", "check_gae"),
+    ("later = torch.zeros_like(rewards[0])", "later = missing", "check_gae"),
+    ("later = torch.zeros_like(rewards[0])", "sys.exit()", "check_gae"),
+    ("    return advantages\n", "", "check_gae"),
     ("error = torch.max(error,", "error = torch.min(error,", "check_value_loss"),
     ("error = torch.max(error, (near - targets).pow(2))", "error = (near - targets).pow(2)", "check_value_loss"),
     ("        error = torch.max(error, (near - targets).pow(2))\n", "        pass\n", "check_value_loss"),
     ("loss = error.mean()", "loss = 0.5 * error.mean()", "check_value_loss"),
+    ("near = old_values +", "near = 1 +", "check_value_loss"),
+    (
+        "-torch.min(advantages * ratio, advantages * clipped).mean()",
+        "-torch.min(advantages * ratio, advantages * clipped).mean().item()",
+        "check_policy_loss",
+    ),
+    ("torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)", "torch.clamp(ratio, max=1 + clip_coef)", "check_policy_loss"),
+    ("torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)", "torch.clamp(ratio, 0.8, 1.2)", "check_policy_loss"),
+    ("ratio = torch.exp(logp - old_logp)", "ratio = torch.exp(logp)", "check_policy_loss"),
     ("-torch.min(advantages * ratio", "-torch.max(advantages * ratio", "check_policy_loss"),
     ("entropy = -(log_probs", "entropy = (log_probs", "check_entropy"),
+    ("entropy = -(log_probs.exp() *", "entropy = -(log_probs.exp().detach() *", "check_entropy"),
+    (
+        "entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()",
+        "entropy = -log_probs.amax(dim=1).mean()",
+        "check_entropy",
+    ),
 ]
 
 
@@ -160,6 +197,12 @@ def test_checks_of_the_one_file_find_each_mistake(tmp_path, monkeypatch, capsys,
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in said if not line.endswith(": right")] == ([check] if check else [])
     assert failed == bool(check)
+
+
+def test_a_clone_that_exists_is_refused_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bc.py", str(tmp_path / "none"), "-o", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"--output: expected a new folder, got {tmp_path}, which exists"):
+        loaded(SOLUTIONS / "bc.py").main()
 
 
 VPG = ("env_id=CartPole-v1", "train=vpg", "train.minibatch_size=null", "train.until=2048")

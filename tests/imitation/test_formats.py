@@ -223,13 +223,15 @@ class Leaner:
 
 
 class Twister:
-    """Brakes a pendulum, and asks for more torque than there is."""
+    """Brakes a pendulum, and asks for more torque than there is; what it is shown it overwrites."""
 
     def __init__(self, *spaces) -> None:
         pass
 
     def act(self, view, state, rng):
-        return -5 * view.tokens[:, 2:3], None
+        torque = -5 * view.tokens[:, 2:3]
+        view.tokens[:] = 0
+        return torque, None
 
 
 class Wrong(Leaner):

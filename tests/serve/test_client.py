@@ -71,6 +71,27 @@ def test_what_broke_off_is_resumed(site, agent, monkeypatch):
     work(site.store)
 
 
+def test_a_lost_answer_to_the_last_piece_is_no_second_submission(site, agent, monkeypatch):
+    monkeypatch.setattr(client, "_AGAIN_S", (0.01, 0.01))
+    course, archive, lost = client.CourseClient(site.url, token_of(site, "s1")), client.as_zip(agent), []
+    true = course._opener.open
+
+    def losing(request, **how):
+        answer = true(request, **how)
+        if request.data is not None and not lost:
+            lost.append(answer.read())
+            raise OSError("the connection broke")
+        return answer
+
+    before = len(site.store.history(site.store.person_by_code("s1").id))
+    monkeypatch.setattr(course._opener, "open", losing)
+    number = course.send(archive)
+    assert f'"hand_in":{number}' in lost[0].decode()
+    assert len(site.store.history(site.store.person_by_code("s1").id)) == before + 1
+    assert course.send(archive) != number  # handed in once more
+    work(site.store)
+
+
 def test_pieces_of_another_file_are_refused(site):
     token = token_of(site, "s2")
 

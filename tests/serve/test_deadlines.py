@@ -80,6 +80,9 @@ def test_days_are_those_of_the_class_where_its_clock_changes():
         ("s2", "26T00:00", 2),
     ]:
         assert course.late_days(at(f"2026-10-{text}:00+01:00"), deadline, code) == days
+    for text in ("2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"):  # the hour that comes twice
+        course = Course(deadlines=[{"name": "exam", "at": text}], time_zone="Europe/Berlin")
+        assert course.end(course.deadlines[0], "s1") == at(text)
 
 
 def test_late_hand_in_never_replaces_the_one_on_time_by_default(of):

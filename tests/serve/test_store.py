@@ -1,10 +1,15 @@
 """Hand-ins, jobs and leases, over SQLite and Postgres."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 import pytest
 from sqlalchemy import select, text
 
 from composing import refusal
 from multigrid_rl.competition.cup_folder import Pairing
+from multigrid_rl.serve.course import read_roster
 from multigrid_rl.serve.database import Base, HandIn, Job, Rating, StoredPairing, make_tables
 from multigrid_rl.serve.queue import ATTEMPTS, LEASE_S
 from multigrid_rl.serve.store import FIRST, visible_rows
@@ -153,6 +158,37 @@ def test_quota_frozen_and_unknown_people_are_refused(store, bundle, clock):
     assert not list((store.home / "uploads").glob(".*"))
 
 
+def test_two_of_a_team_at_the_same_moment_have_one_quota(store, bundle, monkeypatch):
+    both = [ada(store), store.person_by_code("s2").id]
+    quota = store.course.quota.model_copy(update={"hand_ins": 1})
+    store.course = store.course.model_copy(update={"quota": quota, "teams": {"owls": ["s1", "s2"]}})
+    assert store.team(both[0]).ids == both
+    counting, true = threading.Barrier(2), store.set_state
+
+    def together(*words):
+        with suppress(threading.BrokenBarrierError):
+            counting.wait(0.5)  # for the other one, who has been counted, too
+        true(*words)
+
+    monkeypatch.setattr(store, "set_state", together)
+    with ThreadPoolExecutor() as pool:
+        sent = [pool.submit(store.hand_in, person, bundle) for person in both]
+    found = [each.exception() for each in sent]
+    assert sorted(type(error).__name__ for error in found) == ["ConfigError", "NoneType"]
+
+
+def test_who_was_forgotten_has_no_work_left(store, bundle):
+    ben = store.person_by_code("s2").id
+    store.course = store.course.model_copy(update={"rubric": "r.yaml"})
+    for person in (ada(store), ben):
+        store.hand_in(person, bundle)
+    work(store)
+    assert store.suggest()  # Ada's games against Ben
+    store.forget(ben)
+    assert store.jobs() == []
+    assert [store.redo(kind) for kind in ("grade", "copies", "check")] == [1, 1, 0]
+
+
 def test_faults_of_the_server_end_and_cost_no_quota(store, bundle, clock):
     work(store)
     mine = store.hand_in(ada(store), bundle)
@@ -217,6 +253,12 @@ def test_a_program_has_one_worker_at_a_time(store, bundle):
 def test_course_keeps_its_game(store):
     store.course = store.course.model_copy(update={"games": 20})
     assert "course: games: expected 10, with which it began, got 20" in refusal(store.sync)
+
+
+@pytest.mark.parametrize("row", ["s" * 121 + ",Ada", "s9," + "A" * 121, "s9,Ada," + "a" * 121])
+def test_cells_that_no_column_of_the_database_holds_are_refused(tmp_path, row):
+    (tmp_path / "roster.csv").write_text(f"id,name,email\n{row}\n")
+    assert "line 2: expected an id and a name" in refusal(read_roster, tmp_path / "roster.csv")
 
 
 def test_what_students_see(store, bundle):

@@ -23,6 +23,8 @@ SEEN: list = []
 
 def keeps(obs, action, next_obs, reward, info):
     SEEN.append((obs.copy(), np.array(action), next_obs.copy(), reward, dict(info)))
+    for mine in (obs, next_obs, *([action] if np.ndim(action) else [])):  # in place, as students write
+        mine[:] = 0
     return 2 * reward + 1
 
 

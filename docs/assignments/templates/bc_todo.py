@@ -98,7 +98,7 @@ def label(net: torch.nn.Module, expert: object, env: object, beta: float, steps:
         played = who_acts(by_expert, np.clip(by_learner, -1, 1), rng.random(len(obs)), beta)
         seen.append(obs.copy())
         labels.append(by_expert.astype(np.float32))
-        env.step({name: played.astype(np.float32)})
+        env.step({name: np.asarray(played, np.float32)})
     return np.concatenate(seen), np.concatenate(labels)
 
 
@@ -139,6 +139,7 @@ def clone(arguments: argparse.Namespace) -> None:
 
 def equal(found: object, expected: object) -> None:
     """Raise ``AssertionError`` unless all numbers are equal."""
+    assert found is not None, "expected numbers, got None: a `return` or a gradient is missing"
     found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected, dtype=torch.float64)
     if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
         shapes = "" if found.shape == expected.shape else f" (shape {tuple(found.shape)}, not {tuple(expected.shape)})"
@@ -146,17 +147,23 @@ def equal(found: object, expected: object) -> None:
 
 
 def check_log_prob() -> None:
-    """The gradient of log pi by the mean is (a - mean) / std^2."""
-    mean = torch.tensor([[0.0, 1.2]], requires_grad=True)
-    loss = negative_log_prob(mean, torch.full((1, 2), -0.5), torch.tensor([[0.1, 1.0]]))
-    equal(loss, [0.9058])
+    """The gradient of log pi by the mean is (a - mean) / std^2, by log std ((a - mean) / std)^2 - 1."""
+    mean = torch.tensor([[0.0, 1.2], [0.5, 2.0]], requires_grad=True)
+    log_std = torch.tensor([[-0.5, 0.5], [0.5, 0.0]], requires_grad=True)
+    loss = negative_log_prob(mean, log_std, torch.tensor([[0.1, 1.0], [1.0, 0.0]]))
+    equal(loss, [1.8588, 4.3839])
     loss.sum().backward()
-    equal(mean.grad[0], [-0.2718, 0.5437])
+    equal(mean.grad, [[-0.2718, 0.0736], [-0.1839, 2.0]])
+    equal(log_std.grad, [[0.9728, 0.9853], [0.908, -3.0]])
 
 
 def check_mse() -> None:
     """A mean over the numbers of an action, not a sum."""
-    equal(squared_error(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 0.0]])), [2.5, 0.0])
+    predicted = torch.tensor([[1.0, 2.0], [3.0, 0.0]], requires_grad=True)
+    loss = squared_error(predicted, torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    equal(loss, [2.5, 2.0])
+    loss.sum().backward()
+    equal(predicted.grad, [[1.0, 2.0], [2.0, 0.0]])
 
 
 def check_beta() -> None:
@@ -170,6 +177,7 @@ def check_who_acts() -> None:
     expert, learner = np.ones((3, 2)), np.zeros((3, 2))
     equal(who_acts(expert, learner, np.array([0.1, 0.5, 0.9]), 0.5), [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     equal(who_acts(expert, learner, np.array([0.0, 0.5, 0.99]), 0.0), learner)
+    assert (expert == 1).all(), "expected the expert's actions, which are the labels, as they were, got changed ones"
 
 
 CHECKS = (check_log_prob, check_mse, check_beta, check_who_acts)
@@ -181,9 +189,10 @@ def check() -> int:
     for one in CHECKS:
         try:
             one()
-        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
-            print(f"{one.__name__}: {error}")
+            plain = isinstance(error, AssertionError | NotImplementedError)
+            print(f"{one.__name__}: {error if plain else repr(error)}")
         else:
             print(f"{one.__name__}: right")
     return failed
@@ -203,6 +212,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.data is None:
         sys.exit(check() > 0)
+    if Path(arguments.output).exists():
+        sys.exit(f"--output: expected a new folder, got {arguments.output}, which exists")
     clone(arguments)
 
 

@@ -103,6 +103,7 @@ def value_loss(values: Tensor, rows: object, clip: float) -> Tensor:
 
 def equal(found: object, expected: object) -> None:
     """Raise ``AssertionError`` unless all numbers are equal."""
+    assert found is not None, "expected numbers, got None: a `return` or a gradient is missing"
     found, expected = torch.as_tensor(found).detach().double(), torch.as_tensor(expected, dtype=torch.float64)
     if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
         shapes = "" if found.shape == expected.shape else f" (shape {tuple(found.shape)}, not {tuple(expected.shape)})"
@@ -113,18 +114,19 @@ def check_categorical() -> None:
     """The gradient of log p(2) by the logits is one-hot minus p."""
     logits = torch.tensor([[-2.5, 0.9, 2.4, 3.7]], requires_grad=True)
     every = categorical_log_prob(logits.expand(4, 4), torch.arange(4))
-    equal(every.exp(), [0.0015, 0.0455, 0.2041, 0.7489])
+    equal(every, [-6.4892, -3.0892, -1.5892, -0.2892])
     every[2].backward()
     equal(logits.grad[0], [-0.0015, -0.0455, 0.7959, -0.7489])
 
 
 def check_gaussian() -> None:
-    """The gradient by the mean is (a - mean) / std^2."""
-    mean = torch.tensor([[0.0, 1.2]], requires_grad=True)
-    logp = gaussian_log_prob(mean, torch.full((2,), -0.5), torch.tensor([[0.1, 1.0]]))
-    equal(logp.exp(), [0.4042])
+    """The gradient by the mean is (a - mean) / std^2, by log std ((a - mean) / std)^2 - 1."""
+    mean, log_std = torch.tensor([[0.0, 1.2], [0.5, 2.0]], requires_grad=True), torch.tensor([-0.5, 0.5])
+    logp = gaussian_log_prob(mean, log_std.requires_grad_(), torch.tensor([[0.1, 1.0], [1.0, 0.0]]))
+    equal(logp, [-1.8588, -2.9134])
     logp.sum().backward()
-    equal(mean.grad[0], [0.2718, -0.5437])
+    equal(mean.grad, [[0.2718, -0.0736], [1.3591, -0.7358]])
+    equal(log_std.grad, [-1.2932, -0.5138])
 
 
 #: Three steps of two games; the first one ends in its second step: its third, of value 7, belongs to the next game.
@@ -143,10 +145,12 @@ def check_reward_to_go() -> None:
 
 
 def check_gae() -> None:
-    """With lam 1 it is the reward to go minus the value, with lam 0 the residual."""
+    """With lam 1 it is the reward to go minus the value, with lam 0 the residual; a target is it plus the value."""
     equal(gae(*BATCH, 0.5, 1.0)[0], [[1.5, 3.0], [1.0, 4.0], [-2.0, 6.0]])
     equal(gae(*BATCH, 0.5, 0.0)[0], [[1.0, 1.0], [1.0, 1.0], [-2.0, 6.0]])
-    equal(gae(*BATCH, 0.5, 0.4)[0], [[1.2, 1.44], [1.0, 2.2], [-2.0, 6.0]])
+    advantages, targets = gae(*BATCH, 0.5, 0.4)
+    equal(advantages, [[1.2, 1.44], [1.0, 2.2], [-2.0, 6.0]])
+    equal(targets, [[1.7, 1.44], [2.0, 2.2], [5.0, 6.0]])
 
 
 def check_losses() -> None:
@@ -161,12 +165,12 @@ def check_losses() -> None:
 
 
 def check_clip() -> None:
-    """A ratio of 1.5 teaches nothing where it was good, and all where it was bad."""
-    logp = torch.log(torch.tensor([1.5, 1.5, 1.1])).requires_grad_()
-    loss = compute_loss_pi_clipped(logp, torch.zeros(3), torch.tensor([1.0, -1.0, 1.0]), 0.2)
-    equal(loss, [-1.2, 1.5, -1.1])
+    """Ratios of 1.5, 0.5 and 1.05: beyond the clip they teach nothing where that was good, and all where it was bad."""
+    logp = (torch.log(torch.tensor([1.5, 1.5, 0.5, 0.5, 1.05])) - 1).requires_grad_()
+    loss = compute_loss_pi_clipped(logp, torch.full((5,), -1.0), torch.tensor([2.0, -2.0, 2.0, -2.0, 2.0]), 0.1)
+    equal(loss, [-2.2, 3.0, -1.0, 1.8, -2.1])
     loss.sum().backward()
-    equal(logp.grad, [0.0, 1.5, -1.1])
+    equal(logp.grad, [0.0, 3.0, -1.0, 0.0, -2.1])
 
 
 def main() -> int:
@@ -175,9 +179,10 @@ def main() -> int:
     for check in (check_categorical, check_gaussian, check_reward_to_go, check_gae, check_losses, check_clip):
         try:
             check()
-        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
-            print(f"{check.__name__}: {error}")
+            plain = isinstance(error, AssertionError | NotImplementedError)
+            print(f"{check.__name__}: {error if plain else repr(error)}")
         else:
             print(f"{check.__name__}: right")
     return failed

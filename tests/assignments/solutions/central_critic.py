@@ -101,6 +101,7 @@ def tower(inputs: int, outputs: int, hidden: tuple[int, ...], last_gain: float, 
 
 def equal(found: object, expected: object) -> None:
     """Raise ``AssertionError`` unless all numbers are equal."""
+    assert found is not None, "expected numbers, got None: a `return` or a gradient is missing"
     given, wanted = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
     if given.shape != wanted.shape or not torch.allclose(given, wanted, atol=1e-6):
         raise AssertionError(f"expected {wanted.tolist()}, got {given.tolist()}")
@@ -125,9 +126,11 @@ def check_one_hot() -> None:
 
 
 def check_critic_input() -> None:
-    """Own view, the mate's, own last action, the mate's; here there are two actions, and 2 stands for none yet."""
+    """Own view, the mates', own last action, the mates'; here there are two actions, and 2 stands for none yet."""
     seen = critic_input(torch.tensor([[1, 0, 2, 0]]), [2], 2)
     equal(seen, [[0, 1, 1, 0, 0, 0, 1, 1, 0, 0]])
+    seen = critic_input(torch.tensor([[1, 0, 1, 2, 0, 1]]), [2], 2)
+    equal(seen, [[0, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0]])
 
 
 def check_actor() -> None:
@@ -150,9 +153,10 @@ def check() -> int:
     for one in CHECKS:
         try:
             one()
-        except Exception as error:  # noqa: BLE001 - what is filled in may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what is filled in may raise anything
             failed += 1
-            print(f"{one.__name__}: {error}")
+            plain = isinstance(error, AssertionError | NotImplementedError)
+            print(f"{one.__name__}: {error if plain else repr(error)}")
         else:
             print(f"{one.__name__}: right")
     return failed
