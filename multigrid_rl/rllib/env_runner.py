@@ -17,6 +17,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.provenance import local_versions
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.training.trainers import Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
@@ -42,6 +43,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         settings = self.config.settings
+        if not settings.stages:  # no algorithm of ours has validated it
+            wanted = "MultigridAlgorithm, which is algo_class of its configuration"
+            raise ConfigError(expected("algorithm", wanted, self.config.algo_class.__name__))
         self.run = settings.run
         self._recomputes = settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
