@@ -27,6 +27,7 @@ GENERATION, STAGE = 1 << 32, 1 << 52
 #: Numbers of evaluated games, which no training plays, and how many run side by side.
 EVALUATION, SIDE_BY_SIDE = 1 << 62, 256
 _EVALUATED = "evaluated"
+_ALGORITHM = "MultigridAlgorithm, which config(...).build_algo() builds"
 
 
 class BatchedEnvRunner(EnvRunner, Checkpointable):
@@ -44,8 +45,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         settings = self.config.settings
         if not settings.stages:  # no algorithm of ours has validated it
-            wanted = "MultigridAlgorithm, which is algo_class of its configuration"
-            raise ConfigError(expected("algorithm", wanted, self.config.algo_class.__name__))
+            raise ConfigError(expected("algorithm", _ALGORITHM, self.config.algo_class.__name__))
         self.run = settings.run
         self._recomputes = settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
@@ -205,7 +205,10 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def get_metrics(self) -> Any:
         """Return logged metrics of evaluated games; those of others are in the result of :meth:`sample`."""
-        return self.metrics.reduce()
+        metrics = self.metrics.reduce()
+        if not metrics:  # after a rollout: RLlib's own PPO, which would sample for ever
+            raise ConfigError(expected("algorithm", _ALGORITHM, "one that asks for metrics of a rollout"))
+        return metrics
 
     def assert_healthy(self) -> None:
         """Raise unless the networks were built."""

@@ -187,6 +187,11 @@ def test_empty_config_unknown_keys_and_folders_are_refused():
     of_ppo = PPOConfig().update_from_dict(config("1v1", *SMALL).to_dict())  # as tune.Tuner("PPO") makes it
     with pytest.raises(ConfigError, match=r"^algorithm: expected MultigridAlgorithm, .* got PPO$"):
         BatchedEnvRunner(config=of_ppo, worker_index=0)
+    (validated := config("1v1", *SMALL)).validate()
+    runner = BatchedEnvRunner(config=validated, worker_index=0)  # as PPO(config=config("1v1")) builds it
+    runner.sample()
+    with pytest.raises(ConfigError, match=r"^algorithm: expected MultigridAlgorithm, .* metrics of a rollout$"):
+        runner.get_metrics()
     with pytest.raises(ConfigError, match="expected keys of configs/, got lrr"):
         config("1v1", lrr=3)
     with pytest.raises(ConfigError, match=r"run_dir: expected null with multigrid_rl\.rllib"):
