@@ -163,19 +163,9 @@ class MultigridConfig(PPOConfig):
         }
         if not set_by_user:
             return {}
-        from multigrid_rl.rllib.translation import CONVERTED, SAME, converted  # noqa: PLC0415 - of users' settings
+        from multigrid_rl.rllib.translation import converted  # noqa: PLC0415 - of users' settings
 
-        # The first is named: the old API stack also sets keys that follow from it.
-        for name, value in sorted(set_by_user.items(), key=lambda each: not each[0].startswith("enable_")):
-            if name not in SAME and name not in CONVERTED:
-                default = shown(str(filled[name])) if name in filled else "no such setting"
-                wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
-                raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
-        values = converted(set_by_user, run)
-        if "cluster.num_env_runners" in values and ray.is_initialized():
-            # They play in the session, whose CPUs `check_machine` counts, however many this machine has.
-            values.setdefault("cluster.address", run.cluster.address or "auto")
-        return values
+        return converted(set_by_user, run, filled)
 
     def check_machine(self) -> None:
         """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
