@@ -78,8 +78,7 @@ class Run(os.PathLike[str]):
     def plot(self, *metrics: str | Sequence[str]) -> Any:
         """Draw metrics, or a list of them, over environment steps, by default the gates'; returns matplotlib's axes.
 
-        Raises:
-            ConfigError: no such metric.
+        Raises ``ConfigError``: no such metric.
         """
         rows, gates = self.metrics, self.config["scenario"]["gates"]
         names: list[str] = []

@@ -202,6 +202,7 @@ FAULTS = {
     "paid nothing": lambda o, r, *rest: (o, {**r, "a_1": None}, *rest),
     "paid text": lambda o, r, *rest: (o, {**r, "a_1": "much"}, *rest),
     "paid inf": lambda o, r, *rest: (o, {**r, "a_1": np.inf}, *rest),
+    "paid beyond float32": lambda o, r, *rest: (o, {**r, "a_1": -1e300}, *rest),
     "no end": lambda o, r, d, *rest: (o, r, {"a_0": d["a_0"]}, *rest),
     "stranger paid": lambda o, r, *rest: (o, {**r, "ghost": 1.0}, *rest),
     "stranger ends": lambda o, r, d, *rest: (o, r, {**d, "__all__": True}, *rest),

@@ -143,7 +143,7 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
-    """Return overrides for keys by their last name (``lr``, ``hidden``, ``seed``); classes become ``module:name``.
+    """Return overrides for keys, also by their last name (``lr``, ``hidden``); classes become ``module:name``.
 
     Raises ``ConfigError``: no such key, or an object without an importable name.
     """
@@ -158,13 +158,13 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
 
 def whole_key(name: str) -> str:
-    """Return the full key with this last name. Raises ``ConfigError``: there is none."""
+    """Return the full key with this last name; a dotted key stays. Raises ``ConfigError``: there is none."""
     if name in TrainConfig.model_fields:
         return f"train.{name}"
     known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}
     if name not in known and name in ModelConfig.model_fields:
         return f"model.{name}"
-    if name not in known:
+    if name not in known and "." not in name:
         all_names = {*known, *TrainConfig.model_fields, *ModelConfig.model_fields}
         candidates = [key.rpartition(".")[2] for key in our_keys_for(name)]
         hint = f" (did you mean {candidates[0]}?)" if candidates else suggestion(name, all_names)
@@ -173,7 +173,7 @@ def whole_key(name: str) -> str:
 
 
 def named(value: Any) -> Any:
-    """Return a value as a configuration names it: a class or function as ``module:name``; others unchanged.
+    """Return a value as a configuration names it: a path as text, a class as ``module:name``; others unchanged.
 
     An object that writes a checkpoint (an algorithm of RLlib) or has one (a trial's result) becomes its folder.
     Raises ``ConfigError``: a nested class or function, or a result without a checkpoint.
@@ -188,7 +188,7 @@ def named(value: Any) -> Any:
     if hasattr(saved, "to_directory"):
         return saved.path
     if not callable(value):
-        return value
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))

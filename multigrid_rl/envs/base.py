@@ -221,12 +221,12 @@ class Episodes(ABC):
 
     def _finish(self, done: NDArray[np.bool_], winners: Any = -1) -> None:
         """Record the episodes of ``done`` (N,) with the winning teams, -1 for none, and reset their environments."""
-        self._finished.append(self._table(done, winners))
+        self._finished.append(self.unfinished(done, winners))
         self._episode[done] += 1
         self._begin(done)
 
-    def _table(self, which: NDArray[np.bool_], winners: Any = -1) -> EpisodeTable:
-        """Return rows of the current episodes in ``which`` (N,)."""
+    def unfinished(self, which: NDArray[np.bool_], winners: Any = -1) -> EpisodeTable:
+        """Return rows of the current episodes in ``which`` (N,), by default without a winner."""
         count = int(which.sum())
         events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
         winner = np.broadcast_to(winners, count).astype(np.int8)
@@ -245,10 +245,6 @@ class Episodes(ABC):
         """Reset the environments in ``which`` (N,) before their episodes end; no table includes these."""
         self._episode[which] += 1
         self._begin(which)
-
-    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the unfinished episodes in ``which`` (N,), without a winner."""
-        return self._table(which)
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
@@ -335,13 +331,11 @@ class SingleAgentEnvs(Episodes):
 
     def _finite(self, obs: Array, rewards: Array, actions: Array) -> Array:
         with np.errstate(over="ignore"):  # values beyond float32 become inf, which the next line finds
-            obs = obs.astype(np.float32)
-        bad = ~np.isfinite(obs).all(axis=1) | ~np.isfinite(rewards)
-        if not bad.any():
-            return obs
-        k = int(np.flatnonzero(bad)[0])
-        values, kind = (rewards[k : k + 1], "a reward") if not np.isfinite(rewards[k]) else (obs[k], "an observation")
-        value = values[~np.isfinite(values)][0]
+            numbers = np.column_stack([rewards, obs]).astype(np.float32)
+        if np.isfinite(numbers).all():
+            return obs.astype(np.float32)
+        k, place = np.argwhere(~np.isfinite(numbers))[0].tolist()
+        value, kind = (obs[k, place - 1], "an observation") if place else (rewards[k], "a reward")
         note = "" if np.isfinite(actions[k]).all() else ", for an action that is not finite either"
         where = f"environment {self._first + k}, step {self._length[k]} of its episode {self._episode[k] + 1}"
         got = f"{kind} of {value} in {where}{note}"

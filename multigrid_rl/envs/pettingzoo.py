@@ -60,8 +60,7 @@ class PettingZooEnvs(Episodes):
         actions: (N, A) choices of the last step, -1 without a move; (N, 0) if actions are not single choices.
         shaping: see ``base.Episodes``; rewards seats that moved, and its ``info`` also has the seat as ``agent``.
 
-    Raises:
-        ValueError: see :func:`~multigrid_rl.envs.zoo.open_game`.
+    Raises ``ValueError``: see :func:`~multigrid_rl.envs.zoo.open_game`.
     """
 
     def __init__(self, game: ZooSpec, num_envs: int, *, seed: int = 0, first: int = 0, auto_reset: bool = True) -> None:
@@ -120,8 +119,8 @@ class PettingZooEnvs(Episodes):
         self._play(chosen, terminated, done, truncated)
         self._check_observations("step")
         self._clock.lap("engine")
-        if not np.isfinite(rewards).all():
-            n, a = np.argwhere(~np.isfinite(rewards))[0].tolist()
+        if not (fits := np.abs(rewards) <= np.finfo(np.float32).max).all():  # as batches hold them
+            n, a = np.argwhere(~fits)[0].tolist()
             raise self._broken(n, f"step: {self.seats[a]}", f"a reward of {rewards[n, a]}")
         self._returns += rewards
         self._length += mask.any(axis=1)
@@ -185,8 +184,7 @@ class PettingZooEnvs(Episodes):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of :meth:`get_state`: begins the same episodes again and plays the same actions.
 
-        Raises:
-            ValueError: a state of other environments.
+        Raises ``ValueError``: a state of other environments.
         """
         super().set_state(state)
         saved = [obs.copy() for obs in self._obs.values()]

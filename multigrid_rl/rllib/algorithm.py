@@ -24,7 +24,7 @@ from multigrid_rl.rllib.env_runner import LocalSampler
 from multigrid_rl.rllib.learner import GroupLearner
 from multigrid_rl.rllib.private import PrivateOverrides, replace_actor, without_object_store
 from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.text import ConfigError, expected
+from multigrid_rl.text import ConfigError, expected, unknown
 from multigrid_rl.training.loop import DivergedError, ended_by
 from multigrid_rl.training.run import build_run
 from multigrid_rl.training.stages import Stage, thread_tuner
@@ -199,7 +199,9 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
         self._newest = state["newest_episodes"]
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Train on from weights by module; RLlib's method needs a local env runner, which may not exist."""
+        """Train on from weights by module, without RLlib's local env runner. Raises ``ConfigError``: no such module."""
+        if others := [module for module in weights if module not in self.config.policies]:
+            raise ConfigError(unknown("weights", others[0], self.config.policies))
         self.set_state({COMPONENT_LEARNER_GROUP: {COMPONENT_LEARNER: {COMPONENT_RL_MODULE: weights}}})
 
     def write(self, folder: Path) -> None:

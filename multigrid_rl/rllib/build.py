@@ -17,7 +17,6 @@ from ray.tune.search.sample import Domain
 
 from multigrid_rl.config.compose import changed, compose, keyword_overrides, named, whole_key
 from multigrid_rl.config.network import constant
-from multigrid_rl.config.overrides import written
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
@@ -82,22 +81,16 @@ class MultigridConfig(PPOConfig):
         drawn: keys of ours that Tune draws, by their names; then the drawn values.
     """
 
-    def __init__(self, algo_class: type[PPO] | None = None) -> None:
+    def __init__(self, algo_class: type[PPO] | None = None, settings: Settings | None = None) -> None:
         from multigrid_rl.rllib.algorithm import MultigridAlgorithm  # noqa: PLC0415 - it builds itself with this
 
         super().__init__(algo_class or MultigridAlgorithm)
         # System usage is not logged: it delays the start.
         self.debugging(log_level="ERROR", log_sys_usage=False)
         self.drawn: dict[str, Any] = {}
-        self.settings: Any = None  # until :func:`config` or a checkpoint sets it: composing takes time
-
-    @classmethod
-    def of(cls, settings: Settings) -> "MultigridConfig":
-        """Return the configuration of a run. Raises ``ConfigError``: stages that do not fit together."""
-        result = cls()
-        result.settings = settings
-        result._fill()
-        return result
+        self.settings: Any = settings  # None until a checkpoint or Tune sets it
+        if settings is not None:
+            self._fill()
 
     def build_algo(self, env: Any = None, use_copy: bool = True) -> Any:
         """Build the algorithm. Raises ``ConfigError`` as :meth:`validate`."""
@@ -109,7 +102,7 @@ class MultigridConfig(PPOConfig):
         """Update from a dictionary of settings; a trial of Tune without a chosen seed gets its number as one."""
         super().update_from_dict(config_dict)
         if self.drawn and not any(map(is_drawn, self.drawn.values())):
-            words = tuple(f"{key}={written(named(value))}" for key, value in self.drawn.items())
+            words = tuple(keyword_overrides(self.drawn))
             if self.settings.words[-len(words) :] != words:  # not applied yet
                 # A user's settings on the configuration stay.
                 words, values = (*self.settings.words, *words), self._user_values()
@@ -170,14 +163,9 @@ class MultigridConfig(PPOConfig):
         }
         if not set_by_user:
             return {}
-        from multigrid_rl.rllib.translation import CONVERTED, SAME, converted  # noqa: PLC0415 - of users' settings
+        from multigrid_rl.rllib.translation import converted  # noqa: PLC0415 - of users' settings
 
-        for name, value in set_by_user.items():
-            if name not in SAME and name not in CONVERTED:
-                default = shown(str(filled[name])) if name in filled else "no such setting"
-                wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
-                raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
-        return converted(set_by_user, run)
+        return converted(set_by_user, run, filled)
 
     def check_machine(self) -> None:
         """Raise ``ConfigError`` for more processes or GPUs than there are: Ray would wait for them silently."""
@@ -210,10 +198,11 @@ class MultigridConfig(PPOConfig):
             raise ConfigError(expected("evaluation_duration_unit", "episodes or timesteps", unit))
         if not isinstance(interval, int | None):
             raise ConfigError(expected("evaluation_interval", "a number of iterations", interval))
-        for name in self.evaluation_config if isinstance(self.evaluation_config, dict) else ():
-            if name not in ("explore", "opponent", *RLLIBS):
+        kinds = {"explore": bool, "opponent": str | None}
+        for name, value in self.evaluation_config.items() if isinstance(self.evaluation_config, dict) else ():
+            if name not in RLLIBS and not isinstance(value, kinds.get(name, ())):
                 wanted = "explore=False to take the likeliest actions, opponent=PLAYER, and nothing else"
-                raise ConfigError(expected("evaluation_config", wanted, name))
+                raise ConfigError(expected("evaluation_config", wanted, f"{name}={shown(str(value))}"))
 
     def _check_opponent(self, factory: Any) -> None:
         """Raise ``ConfigError`` for an opponent of evaluation that cannot play; ``factory``: of the run's games."""
@@ -320,20 +309,21 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
     drawn_values = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
     words = [*selection, *overrides, *keyword_overrides(fixed_values)]
     run = compose(words)
-    for seat in run.scenario.kind.opponents if opponents else ():
-        if is_drawn(opponents[0]):
-            drawn_values[f"scenario.seats.{seat}"] = opponents[0]
+    for opponent in opponents:
+        if not (seats := run.scenario.kind.opponents):
+            raise ConfigError(expected("opponent", f"none with scenario={run.scenario.name}", opponent))
+        mixture = isinstance(opponent, Mapping)
+        player = {named(each): weight for each, weight in opponent.items()} if mixture else named(opponent)
+        seated = {f"scenario.seats.{seat}": player for seat in seats}
+        if is_drawn(opponent):
+            drawn_values |= seated
         else:
-            words.append(f"scenario.seats.{seat}={written(_seated(opponents[0]))}")
+            words += keyword_overrides(seated)
+            run = compose(words)
     seeded = any(word.lstrip("+").startswith("seed=") for word in words) or "seed" in drawn_values
-    result = MultigridConfig.of(Settings(compose(words) if opponents else run, words=tuple(words), seeded=seeded))
+    result = MultigridConfig(settings=Settings(run, words=tuple(words), seeded=seeded))
     result.drawn = drawn_values
     return result
-
-
-def _seated(value: Any) -> Any:
-    """Return a configuration's name of a player; a mixture has weights by player."""
-    return {named(player): weight for player, weight in value.items()} if isinstance(value, Mapping) else named(value)
 
 
 def is_drawn(value: Any) -> bool:
@@ -343,7 +333,7 @@ def is_drawn(value: Any) -> bool:
 
 def algorithm_config(run: RunConfig, stages: list[Stage] | None = None) -> MultigridConfig:
     """Return the configuration of a run that a training loop drives. Raises ``ConfigError``: stages that do not fit."""
-    return MultigridConfig.of(Settings(run, tuple(stages or stages_of(run))))
+    return MultigridConfig(settings=Settings(run, tuple(stages or stages_of(run))))
 
 
 def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:

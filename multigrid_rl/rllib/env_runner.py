@@ -17,6 +17,7 @@ from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.runs.provenance import local_versions
+from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.stages import config_of, estimator_of
 from multigrid_rl.training.trainers import Sampler, Weights
 from multigrid_rl.types import EnvFactory, EpisodeTable
@@ -26,6 +27,7 @@ GENERATION, STAGE = 1 << 32, 1 << 52
 #: Numbers of evaluated games, which no training plays, and how many run side by side.
 EVALUATION, SIDE_BY_SIDE = 1 << 62, 256
 _EVALUATED = "evaluated"
+_ALGORITHM = "MultigridAlgorithm, which config(...).build_algo() builds"
 
 
 class BatchedEnvRunner(EnvRunner, Checkpointable):
@@ -42,6 +44,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         settings = self.config.settings
+        if not settings.stages:  # no algorithm of ours has validated it
+            raise ConfigError(expected("algorithm", _ALGORITHM, self.config.algo_class.__name__))
         self.run = settings.run
         self._recomputes = settings.trainer.recomputes(self.run)
         remote = bool(self.worker_index)
@@ -201,7 +205,10 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def get_metrics(self) -> Any:
         """Return logged metrics of evaluated games; those of others are in the result of :meth:`sample`."""
-        return self.metrics.reduce()
+        metrics = self.metrics.reduce()
+        if not metrics:  # after a rollout: RLlib's own PPO, which would sample for ever
+            raise ConfigError(expected("algorithm", _ALGORITHM, "one that asks for metrics of a rollout"))
+        return metrics
 
     def assert_healthy(self) -> None:
         """Raise unless the networks were built."""

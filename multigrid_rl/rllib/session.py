@@ -60,13 +60,15 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
 
 
 def check_gpus(config: RunConfig) -> None:
-    """Raise ``ConfigError`` for learners on GPUs that this machine lacks: Ray would wait without a message."""
-    cluster, gpus = config.cluster, torch.cuda.device_count()
-    learners = max(cluster.num_learners, 1)
-    if cluster.address is None and cluster.gpus_per_learner * learners > gpus:
-        wanted = f"{'0 to ' if gpus else ''}{min(1, gpus / learners):g}, or a cluster.address"
-        visible = f"sees {gpus} GPU(s) here" if gpus else f"sees no GPU here ({program()} doctor says why)"
-        got = f"{cluster.gpus_per_learner:g} for {learners} learner(s): torch {visible}"
+    """Raise ``ConfigError`` for learners on more GPUs than this machine, or the session, has: Ray would only wait."""
+    cluster, learners = config.cluster, max(config.cluster.num_learners, 1)
+    in_session = cluster.num_learners > 0 and ray.is_initialized()
+    gpus = int(ray.cluster_resources().get("GPU", 0)) if in_session else torch.cuda.device_count()
+    if (in_session or cluster.address is None) and cluster.gpus_per_learner * learners > gpus:
+        wanted = f"{'0 to ' if gpus else ''}{min(1, gpus / learners):g}{'' if in_session else ', or a cluster.address'}"
+        visible = f"{gpus} GPU(s)" if gpus else f"no GPU ({program()} doctor says why)"
+        place = "the cluster has" if in_session else "torch sees"
+        got = f"{cluster.gpus_per_learner:g} for {learners} learner(s): {place} {visible}"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 
@@ -95,8 +97,6 @@ def _check_room(cluster: ClusterConfig) -> None:
     if isinstance(runners, str) or runners + learners == 0:
         return
     free = free_cpus(runners + learners)
-    room = "0 to {}, the free CPUs of the cluster"
-    if learners > free:
-        raise ConfigError(expected("cluster.num_learners", room.format(free), learners))
-    if runners + learners > free:
-        raise ConfigError(expected("cluster.num_env_runners", room.format(free - learners), runners))
+    key, got, room = ("learners", learners, free) if learners > free else ("env_runners", runners, free - learners)
+    if got > room:
+        raise ConfigError(expected(f"cluster.num_{key}", f"0 to {room}, the free CPUs of the cluster", got))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import ray
 
 from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.rllib.build import KL_COEF
@@ -28,8 +29,14 @@ SAME = {
 }
 
 
-def converted(settings: Mapping[str, Any], run: RunConfig) -> Values:
-    """Return settings of RLlib's as values by key of ours, for a run that has all others."""
+def converted(settings: Mapping[str, Any], run: RunConfig, filled: Mapping[str, Any]) -> Values:
+    """Return settings of RLlib, before: ``filled``, by key of ours. Raises ``ConfigError``: nothing of ours follows."""
+    # The first is named: the old API stack also sets keys that follow from it.
+    for name, value in sorted(settings.items(), key=lambda each: not each[0].startswith("enable_")):
+        if name not in SAME and name not in CONVERTED:
+            default = shown(str(filled[name])) if name in filled else "no such setting"
+            wanted = f"{default}, as nothing of ours follows it (docs/rllib.md: what does)"
+            raise ConfigError(expected(name.strip("_").removesuffix("_str"), wanted, shown(str(value))))
     values: Values = {}
     # In the order of dependence: env runners, then games, then the batch that these play.
     for name, value in sorted(settings.items(), key=lambda setting: ORDER.get(setting[0], len(ORDER))):
@@ -38,6 +45,9 @@ def converted(settings: Mapping[str, Any], run: RunConfig) -> Values:
     steps = settings.get(name := "rollout_fragment_length", values.get("train.num_steps"))
     if values.get("train.num_steps") != steps:
         raise ConfigError(expected(name, f"{values['train.num_steps']}, which follows from the batch", steps))
+    if "cluster.num_env_runners" in values and ray.is_initialized():
+        # They play in the session, whose CPUs `check_machine` counts, however many this machine has.
+        values["cluster.address"] = run.cluster.address or "auto"
     return values
 
 
@@ -83,7 +93,7 @@ def _of_modules(value: Mapping[str, Mapping[str, Any]], run: RunConfig) -> Value
         if wrong := [name for name in overrides if name not in _OF_MODULES]:
             key = f"algorithm_config_overrides_per_module.{module}"
             raise ConfigError(expected(key, f"one of {', '.join(_OF_MODULES)}", shown(str(wrong[0]))))
-        modules[module] = {key.removeprefix("train."): value for key, value in converted(overrides, run).items()}
+        modules[module] = {key.removeprefix("train."): value for key, value in converted(overrides, run, {}).items()}
     return {"train.modules": modules}
 
 

@@ -51,6 +51,7 @@ def play(env_id: str, steps: int = 12, **env_args):
         ("paid nothing", "step: a_1: expected .* got reward: expected one number, got None"),
         ("paid text", "step: a_1: expected .* got reward: expected one number, got 'much'"),
         ("paid inf", "step: a_1: expected .* got a reward of inf"),
+        ("paid beyond float32", r"step: a_1: expected .* got a reward of -1e\+300"),
         ("no end", "step: expected .* got a_1: termination: expected one, got none"),
         ("stranger paid", "step: ghost: expected .* got KeyError: 'ghost'"),
         ("stranger ends", "step: __all__: expected .* got agent: expected an observation, and one of a_0, a_1"),

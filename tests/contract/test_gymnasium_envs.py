@@ -259,10 +259,7 @@ def test_non_finite_value_ends_run(what, value):
     action = {AGENT: np.zeros((2, 2))}
     envs.step(action)
     envs.step(action)
-    if (what, value) == ("reward", 1e39):  # a large number, but one: float64 holds it
-        assert (envs.step(action).rewards[AGENT] == value).all()
-        return
-    message = rf"^env_id=Broken-v0: .*, got an? {what} of (nan|-?inf) in environment 4, step 3 of its episode 1$"
+    message = rf"^env_id=Broken-v0: .*, got an? {what} of (nan|-?inf|1e\+39) in environment 4, step 3 of its episode 1$"
     with pytest.raises(RunError, match=message):
         envs.step(action)
 

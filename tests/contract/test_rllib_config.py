@@ -15,6 +15,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.rllib import config
+from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.text import ConfigError
 from tests.tiny_runs import TINY, tiny_run, without_time
 
@@ -166,6 +167,9 @@ def test_settings_that_depend_on_each_other_are_taken_together():
         (lambda made: made.evaluation(evaluation_parallel_to_training=True), "`evaluation_parallel_to_training` can "),
         (lambda made: made.evaluation(evaluation_config={"opponent": "hunterr"}), "hunterr"),
         (lambda made: made.evaluation(evaluation_config={"gamma": 1}), "evaluation_config: expected explore=False"),
+        (lambda made: made.evaluation(evaluation_config={"opponent": ["hunter"]}), r"got opponent=\['hunter'\]$"),
+        (lambda made: made.evaluation(evaluation_config={"explore": "False"}), "got explore=False$"),
+        (lambda made: made.api_stack(enable_rl_module_and_learner=False), "^enable_rl_module_and_learner: "),
         (lambda made: made.callbacks(on_episode_step=print), "callbacks: expected on_episode_end, or methods of the"),
         (lambda made: made.callbacks(Watching), "callbacks: expected .* got Watching.on_episode_step"),
     ],
@@ -180,10 +184,22 @@ def test_what_nothing_of_ours_follows_is_refused_before_anything_starts(change, 
 def test_empty_config_unknown_keys_and_folders_are_refused():
     with pytest.raises(ConfigError, match="MultigridConfig: expected one that config"):
         type(config("1v1"))().build_algo()
+    of_ppo = PPOConfig().update_from_dict(config("1v1", *SMALL).to_dict())  # as tune.Tuner("PPO") makes it
+    with pytest.raises(ConfigError, match=r"^algorithm: expected MultigridAlgorithm, .* got PPO$"):
+        BatchedEnvRunner(config=of_ppo, worker_index=0)
+    (validated := config("1v1", *SMALL)).validate()
+    runner = BatchedEnvRunner(config=validated, worker_index=0)  # as PPO(config=config("1v1")) builds it
+    runner.sample()
+    with pytest.raises(ConfigError, match=r"^algorithm: expected MultigridAlgorithm, .* metrics of a rollout$"):
+        runner.get_metrics()
     with pytest.raises(ConfigError, match="expected keys of configs/, got lrr"):
         config("1v1", lrr=3)
     with pytest.raises(ConfigError, match=r"run_dir: expected null with multigrid_rl\.rllib"):
         config("1v1", run_dir="mine").build_algo()
+    with pytest.raises(ConfigError, match=r"^scenario\.seats\.blue_0: expected numbers, texts.*got <object"):
+        config("1v1", opponent=object())
+    with pytest.raises(ConfigError, match=r"^opponent: expected none with scenario=single-v3, got hunter$"):
+        config("single-v3", opponent="hunter")
 
 
 class Watching(RLlibCallback):
@@ -345,6 +361,23 @@ def test_more_processes_than_cpus_are_refused(wants, monkeypatch):
     message = "num_env_runners: expected processes for at most 2 CPUs, got 2 env runners, "
     with pytest.raises(ConfigError, match=message):
         wants(config("1v1", *TINY)).build_algo()
+
+
+def test_processes_in_a_session_may_use_its_cpus_and_gpus(monkeypatch):
+    monkeypatch.setattr("multigrid_rl.config.schema.available_cpus", lambda: 1)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0, "GPU": 2.0})
+    monkeypatch.setattr("multigrid_rl.rllib.build.free_cpus", lambda wanted: 64)
+    made = config("1v1", *TINY).env_runners(num_env_runners=4).learners(num_learners=2, num_gpus_per_learner=1)
+    made.validate()
+    made.check_machine()
+    assert made.settings.run.cluster.num_env_runners == 4
+    made.learners(num_learners=4)
+    made.validate()
+    message = r"cluster\.gpus_per_learner: expected 0 to 0\.5, got 1 for 4 learner.s.: the cluster has 2 GPU"
+    with pytest.raises(ConfigError, match=message):
+        made.check_machine()
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch):

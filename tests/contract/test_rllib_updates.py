@@ -387,3 +387,8 @@ def test_weights_of_other_networks_are_refused_in_one_line(put, tiny, tmp_path):
     path = other.save_to_path(str(tmp_path))
     with pytest.raises(ConfigError, match=r"weights of another network, net.table: expected shape \(583, 16\), got "):
         put(one, other, path)
+
+
+def test_weights_of_unknown_modules_are_refused(tiny):
+    with pytest.raises(ConfigError, match=r"^weights: expected red_0, got red \(did you mean red_0\?\)$"):
+        tiny().set_weights({"red": {}})

@@ -166,7 +166,7 @@ def test_lost_raylet_ends_process_with_status_3(monkeypatch, caplog, raylet, los
         (["cluster.gpus_per_learner=1"], "expected 0, or a cluster.address, got 1 for 1 learner(s): torch sees no GPU"),
         (
             ["cluster.num_learners=2", "cluster.gpus_per_learner=0.5"],
-            "got 0.5 for 2 learner(s): torch sees no GPU here",
+            "got 0.5 for 2 learner(s): torch sees no GPU (",
         ),
     ],
 )
