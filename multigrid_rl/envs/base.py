@@ -331,15 +331,18 @@ class SingleAgentEnvs(Episodes):
 
     def _finite(self, obs: Array, rewards: Array, actions: Array) -> Array:
         with np.errstate(over="ignore"):  # values beyond float32 become inf, which the next line finds
-            numbers = np.column_stack([rewards, obs]).astype(np.float32)
-        if np.isfinite(numbers).all():
-            return obs.astype(np.float32)
-        k, place = np.argwhere(~np.isfinite(numbers))[0].tolist()
-        value, kind = (obs[k, place - 1], "an observation") if place else (rewards[k], "a reward")
+            numbers, paid = obs.astype(np.float32), rewards.astype(np.float32)
+        bad = ~np.isfinite(numbers).all(axis=1) | ~np.isfinite(paid)
+        if not bad.any():
+            return numbers
+        k = int(bad.argmax())
+        value, kind = rewards[k], "a reward"
+        if np.isfinite(paid[k]):
+            value, kind = obs[k][~np.isfinite(numbers[k])][0], "an observation"
         note = "" if np.isfinite(actions[k]).all() else ", for an action that is not finite either"
         where = f"environment {self._first + k}, step {self._length[k]} of its episode {self._episode[k] + 1}"
         got = f"{kind} of {value} in {where}{note}"
-        raise RunError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
+        raise RunError(expected(f"env_id={self.env_id}", "observations and rewards within float32", got))
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(which).tolist()
