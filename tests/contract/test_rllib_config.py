@@ -98,6 +98,7 @@ def test_returns_are_means_over_the_newest_hundred_episodes_of_all_agents(built)
             ((0, 0.02), (999, -0.01)),
         ),
         (lambda made: made.training(grad_clip=0.7), "train.grad_clip", 0.7),
+        (lambda made: made.training(grad_clip=None), "train.grad_clip", 1e6),  # no limit
         (lambda made: made, "train.kl_coef", None),
         (lambda made: made.training(use_kl_loss=False, kl_coeff=0.5), "train.kl_coef", None),
         (lambda made: made.training(use_kl_loss=True), "train.kl_coef", 0.2),
