@@ -201,7 +201,7 @@ def test_a_minibatch_may_be_larger_than_what_was_just_played(tmp_path):
 def test_gradient_steps_are_explained():
     config = compose([*SMALL, "train.num_steps=8", "train.until=1024"])
     size = Sizes.of(config, [AGENT])
-    assert (size.gradient_steps_per_update, size.gradient_steps) == (32, 512)
+    assert (size.gradient_steps_per_update, size.gradient_steps) == (64, 1024)
     shown = sections(config, env_factory(config).specs, {})["One update: play, then learn"]
     assert "train.epochs" not in [name for name, *_ in shown]
 
