@@ -108,12 +108,14 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
 
     Without a recipe: from the defaults. ``None``: unknown, as one of the two is of another version.
     """
-    scenario = config["scenario"]
-    settings = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
-    settings |= {key: config.get(key) for key in ("data", "init")}  # of the run, not of a recipe
-    settings["train"] = (config.get("train") or {}).get("name") or None
+    scenario, train = config["scenario"], config.get("train") or {}
+    settings = {"scenario": scenario["name"], "scenario.env_id": scenario.get("env_id"), "train": train.get("name")}
+    settings |= {"expert": (train.get("dagger") or {}).get("expert")} | {k: config.get(k) for k in ("data", "init")}
+    named = [f"{key}={value}" for key, value in settings.items() if value]
     try:
-        defaults = compose([f"{key}={value}" for key, value in settings.items() if value is not None])
+        defaults = compose(named)
+        if defaults.experiment != recipe:  # not the one that the scenario names
+            defaults = compose([f"experiment={recipe or 'none'}", *named])
         run_config = RunConfig.model_validate(config)
     except ValueError:
         return None
