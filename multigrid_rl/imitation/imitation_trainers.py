@@ -200,10 +200,10 @@ class CloningTrainer(Imitation):
 
     def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
         train: Any = config.train
-        often = f"every {train.cloning.play_every:,} recorded steps"
+        often = f"every {train.cloning.play_every:,} {self.counts[1]} steps"
         lines = [
             f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
-            f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
+            f"{threads}, {train.batch_size:,} {self.counts[1]} steps an iteration, minibatches of {train.minibatch}",
         ]
         if any(gate.of_values for gate in config.scenario.gates):
             lines.append("gates:    all but that on explained_variance: no value network is trained")

@@ -12,6 +12,7 @@ from demonstrated import pusher
 from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import compose
 from multigrid_rl.evaluation.sets import check_ended
+from multigrid_rl.imitation.imitation_trainers import DaggerTrainer
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.training.screen import recipe_of
 from tiny_runs import rows_of, unknown_metrics, without_time
@@ -257,4 +258,7 @@ def test_bonus_is_dropped_where_nothing_is_learned_from_rewards():
     config = compose(["scenario=1v1", "train=dagger", "expert=key-runner"])
     assert (config.train.bonus, config.experiment) == ({}, None)
     assert recipe_of(config) == "none, the defaults of train/dagger"
+    said = "\n".join(DaggerTrainer().describe(config, "1 thread", "games"))
+    assert "every 50,000 environment steps" in said
+    assert "recorded" not in said
     assert compose(["scenario=coop", "train=bc", "data=x"]).scheme == "dtde"  # no critic is trained
