@@ -323,6 +323,11 @@ def test_values_changed_from_a_recipe_are_named(overrides):
     assert [row[0] for row in found] == ["train.lr"]
 
 
+def test_changed_stages_are_named_by_what_differs():
+    config = compose(["experiment=1v1-curriculum", "curriculum=[{scenario: single-v3, steps: 4096}]"])
+    assert changes(config.model_dump(mode="json"), config.experiment) == [("curriculum.0.steps", "4096", "50000")]
+
+
 @pytest.fixture
 def sides(tmp_path, monkeypatch) -> tuple[str, str]:
     """Five runs against five, one of which never held; the working directory is where they are."""
