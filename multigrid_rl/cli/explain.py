@@ -273,7 +273,8 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     look, credit = ("the whole game" if math.isinf(span) else f"{span:.1f} steps" for span in spans)
     (_, rate, rate_course), (_, weight, weight_course), (_, clip, clip_course) = schedules(train)
     meaning = f"1 / (1 - gamma) with gamma={train.gamma:g}: rewards further off hardly count"
-    yield "reward horizon", look, f"{meaning}. Higher gamma: looks further ahead, noisier"
+    if "gamma" not in trainer_of(train.trainer).unread:
+        yield "reward horizon", look, f"{meaning}. Higher gamma: looks further ahead, noisier"
     yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
     if not trainer_of(train.trainer).learns_values:
         return  # neither advantages nor a bonus or a clip: recorded actions, or critics of kept steps
@@ -290,14 +291,14 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 def _rewards(config: RunConfig) -> Iterator[Row]:
     facts = reward_facts(config.train)
-    value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
+    usual = "none: actions are imitated" if "gamma" in trainer_of(config.train.trainer).unread else "the game's own"
+    value = f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}" if facts else usual
     if trainer_of(config.train.trainer).learns_values:
         yield "objective", config.train.objective, "what the policy maximises (train.objective)"
     if config.scenario.game is not None:
         yield from _board_rewards(config)
     yield "training reward", value, "gates and scores always use the game's own"
-    for name, meaning in facts:
-        yield name, "added" if name == "bonus" else "instead", meaning
+    yield from ((name, "added" if name == "bonus" else "instead", meaning) for name, meaning in facts)
 
 
 def _board_rewards(config: RunConfig) -> Iterator[Row]:

@@ -121,6 +121,8 @@ def recipe_of(run: RunRecord) -> dict[str, Any]:
 
 def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
     """Return the different leaves of two nested mappings without :data:`PRIVATE`: (dotted key, one, other)."""
+    if isinstance(ours, list) and isinstance(theirs, list) and ours and theirs and isinstance(ours[0], dict):
+        return differences(dict(enumerate(ours)), dict(enumerate(theirs)), key)
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = dict.fromkeys([*ours, *theirs])
         return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]

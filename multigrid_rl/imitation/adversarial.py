@@ -201,7 +201,7 @@ class Adversary:
     def _descend(self, expert: Steps, policy: Steps) -> dict[str, float]:
         logits = self.discriminator(Steps._make(map(torch.cat, zip(expert, policy, strict=True))))
         labels = torch.cat([torch.ones_like(expert.ended), torch.zeros_like(policy.ended)])
-        loss = functional.binary_cross_entropy_with_logits(logits, labels)
+        loss = cross_entropy = functional.binary_cross_entropy_with_logits(logits, labels)
         if self._config.gradient_penalty:
             share = torch.from_numpy(self._rng.random((len(expert.obs), 1), np.float32)).to(self._device)
             loss = loss + self._config.gradient_penalty * self.discriminator.gradient_penalty(expert, policy, share)
@@ -209,7 +209,7 @@ class Adversary:
         torch.autograd.backward(loss)
         self._optimizer.step()
         accuracy = ((logits > 0) == (labels > 0)).float().mean()
-        return {"discriminator_loss": float(loss.detach()), "discriminator_accuracy": float(accuracy)}
+        return {"discriminator_loss": float(cross_entropy.detach()), "discriminator_accuracy": float(accuracy)}
 
     def _policy_steps(self, batch: Batch, paths: list[Paths]) -> Steps:
         next_obs = []

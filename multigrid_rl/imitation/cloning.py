@@ -214,8 +214,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
         tables.append(env.drain_episodes().rows(np.concatenate([quota.count(done) for done in playing.ended])))
         if quota.complete:
             break
-    found = {module: np.concatenate(rows) for module, rows in entropies.items()}
-    means = {module: float(rows.mean()) for module, rows in found.items() if len(rows)}
+    means = {module: float(np.concatenate(rows).mean()) for module, rows in entropies.items() if any(map(len, rows))}
     return EpisodeTable.concatenate(tables), {module: value for module, value in means.items() if np.isfinite(value)}
 
 

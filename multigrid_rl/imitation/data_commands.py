@@ -26,8 +26,7 @@ def record(
     from multigrid_rl.imitation.recording import record_play
 
     one_thread()
-    options = {"greedy": mode == "argmax", "checkpoint": checkpoint}
-    typer.echo(record_play(who, overrides or [], output, steps, seed, **options))
+    typer.echo(record_play(who, overrides or [], output, steps, seed, greedy=mode == "argmax", checkpoint=checkpoint))
 
 
 def data(

@@ -13,6 +13,7 @@ from multigrid_rl.config.scenario import Part, Steps, env_signature
 from multigrid_rl.config.schema import RunConfig, TrainConfig
 from multigrid_rl.metrics import MetricGroup
 from multigrid_rl.offpolicy.sac_trainer import SacTrain, SacTrainer
+from multigrid_rl.runs.checkpoints import read_state, start_of
 from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.text import ConfigError, expected
 from multigrid_rl.training.trainers import Trainer
@@ -200,10 +201,10 @@ class CloningTrainer(Imitation):
 
     def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:  # noqa: ARG002
         train: Any = config.train
-        often = f"every {train.cloning.play_every:,} recorded steps"
+        often = f"every {train.cloning.play_every:,} {self.counts[1]} steps"
         lines = [
             f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
-            f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
+            f"{threads}, {train.batch_size:,} {self.counts[1]} steps an iteration, minibatches of {train.minibatch}",
         ]
         if any(gate.of_values for gate in config.scenario.gates):
             lines.append("gates:    all but that on explained_variance: no value network is trained")
@@ -212,8 +213,8 @@ class CloningTrainer(Imitation):
     def absent(self, config: RunConfig) -> dict[str, str]:
         """Return metrics that rows of cloning do not have, with the reason."""
         train: Any = config.train
-        why = {} if train.cloning.held_out else {"learner/*/held_out_loss": "no episodes are held out"}
-        return super().absent(config) | why
+        absent = super().absent(config)
+        return absent if train.cloning.held_out else {**absent, "learner/*/held_out_loss": "no episodes are held out"}
 
     def updater(self, config: RunConfig, networks: Mapping[str, Any], action_spaces: Any, **options: Any) -> Updater:
         """Return the learner from recorded steps."""
@@ -256,13 +257,16 @@ class DaggerTrainer(CloningTrainer):
         config.require(train.cloning.patience is None, "train.cloning.patience", wanted)
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
-        """Check the expert, too."""
+        """Check the expert, too; it must be that of the run ``before``."""
         from multigrid_rl.runs.players import player_in_place_of
 
         super().load(config, specs, before)
         train: Any = config.train
-        for agent in specs.agents:
-            player_in_place_of(agent, str(train.dagger.expert), config)
+        found = {agent.name: player_in_place_of(agent, train.dagger.expert, config).sha256 for agent in specs.agents}
+        start = before and start_of(before, log=False)
+        if start and start.env_steps and (known := read_state(start.path)["experts"]) != found:
+            wanted, got = (", ".join(map(str, hashes.values())) for hashes in (known, found))
+            raise ConfigError(expected("expert", f"the player of sha256 {wanted}, as before", got))
 
     def _describe_play(self, config: RunConfig, threads: str, games: str) -> list[str]:
         train: Any = config.train

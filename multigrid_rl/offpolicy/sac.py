@@ -141,7 +141,7 @@ class SoftAgent:
             for k in range(count):
                 found = self._descend(self.replay.rows[chosen[k]].to(self.device), noise[k])
                 q_loss += found["q_loss"]
-        return {**found, "q_loss": q_loss / max(steps, 1)}
+        return {**found, "q_loss": q_loss / steps} if steps else found
 
     def _descend(self, rows: Tensor, noise: Tensor) -> dict[str, float]:
         """Take a step of critics, policy and weight of the entropy on ``rows`` (B, ...) with ``noise`` (2, B, A)."""

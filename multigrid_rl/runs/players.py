@@ -328,16 +328,16 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
             player = player_in_place_of(agent, str(config.init), config, any_env=True).player
         except (PlayerError, ConfigError) as error:
             raise PlayerError(f"init: {error}") from error
-        if not isinstance(player, FrozenPlayer) or player.mirrored:
+        if not isinstance(player, FrozenPlayer) or player.card is None or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
-        card: Any = player.card
         ours = config.model.model_dump(mode="json", exclude=FREE)
-        theirs = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=FREE)
+        theirs = type(config.model).model_validate(player.card.architecture).model_dump(mode="json", exclude=FREE)
         for model in (ours, theirs):
+            model["head"] = model["head"] or "gaussian"
             model["bound"] = getattr(distribution_of(agent.action_space, model["bound"]), "bound", None)
         for part, value in ours.items():
             if theirs[part] != value:
                 raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", theirs[part]))
         weights[module] = dict(player.network.state_dict())
-        steps = max(steps, card.provenance.get("env_steps", 0))
+        steps = max(steps, player.card.provenance.get("env_steps", 0))
     return weights, steps

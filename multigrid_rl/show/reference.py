@@ -108,18 +108,19 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
 
     Without a recipe: from the defaults. ``None``: unknown, as one of the two is of another version.
     """
-    scenario = config["scenario"]
-    settings = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
-    settings |= {key: config.get(key) for key in ("data", "init")}  # of the run, not of a recipe
-    settings["train"] = (config.get("train") or {}).get("name") or None
+    scenario, train = config["scenario"], config.get("train") or {}
+    settings = {"scenario": scenario["name"], "scenario.env_id": scenario.get("env_id"), "train": train.get("name")}
+    settings |= {"expert": (train.get("dagger") or {}).get("expert")} | {k: config.get(k) for k in ("data", "init")}
+    named = [f"{key}={value}" for key, value in settings.items() if value]
     try:
-        defaults = compose([f"{key}={value}" for key, value in settings.items() if value is not None])
+        defaults = compose(named)
+        if defaults.experiment != recipe:  # not the one that the scenario names
+            defaults = compose([f"experiment={recipe or 'none'}", *named])
         run_config = RunConfig.model_validate(config)
     except ValueError:
         return None
     changed = differences(run_config.model_dump(mode="json"), defaults.model_dump(mode="json"))
-    rows = [(key, shown(written(this_run)), shown(written(recipe_value))) for key, this_run, recipe_value in changed]
-    return [row for row in rows if row[0] not in ("seed", "experiment", "data")]
+    return [(k, shown(written(a)), shown(written(b))) for k, a, b in changed if k not in ("seed", "experiment", "data")]
 
 
 def _band(rows: list[Series], grid: Array) -> Band:

@@ -15,8 +15,8 @@ from multigrid_rl.config.schema import RunConfig
 from multigrid_rl.files import data_root
 from multigrid_rl.text import ConfigError, program
 
-#: Keys that select the values a run begins with; keys that other lines of the screen show.
-_CHOICES, _SHOWN = (*GROUPS, "scheme", "env_id"), ("scenario", "experiment", "env_id", "seed", "run_dir", "train.until")
+#: Keys that select the values a run begins with, and keys without which some runs cannot be composed.
+_CHOICES = (*GROUPS, "scheme", "env_id", "data", "expert", "train.dagger.expert")
 
 
 class Expectation(NamedTuple):
@@ -33,9 +33,9 @@ class Expectation(NamedTuple):
 
 
 def expectation(config: RunConfig) -> Expectation | None:
-    """Return the known results of a run's recipe; ``None``: no recipe, or one without reference curves."""
+    """Return the known results of a run's recipe; ``None``: no recipe or gates, or no reference curves."""
     name = config.experiment
-    if name is None or name.endswith(FILES):
+    if name is None or name.endswith(FILES) or not config.scenario.gates:
         return None
     path = data_root() / "configs" / "recipe" / "curves" / f"{name}.json"
     if not path.is_file():
@@ -60,7 +60,7 @@ def settings(overrides: Sequence[str]) -> list[str]:
         previous_values = compose(selection).model_dump(mode="json")
     lines = []
     for key, value in values_set.items():
-        if key not in _SHOWN:
+        if key not in ("scenario", "experiment", "env_id", "seed", "run_dir", "train.until"):
             previous = None if key in _CHOICES else next(value_at(previous_values, SHORT.get(key, key)), None)
             instead = "" if previous in (None, {}, value) else f" instead of {written(previous)}"
             lines.append(f"{key}={written(value)}{instead}")

@@ -12,7 +12,7 @@ import yaml
 
 from multigrid_rl.cli.app import refused
 from multigrid_rl.cli.output import console, temporary_output
-from multigrid_rl.config.overrides import put, written
+from multigrid_rl.config.overrides import merge, put, written
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.text import ConfigError, expected, shown, suggestion
 
@@ -151,10 +151,8 @@ def import_mlagents(
         keys = ", ".join(line.key for line in unsupported)
         raise refused(f"{file}: {unsupported[0].key}", unsupported[0].result, keys)
     with temporary_output(output) as temporary:
-        header = (
-            f"# {name} of {file.name}, settings of ML-Agents: multigrid-rl train scenario=walker experiment={output}\n"
-        )
-        temporary.write_text(header + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        top = f"# {name} of {file.name}, ML-Agents' settings: multigrid-rl train scenario=walker experiment={output}\n"
+        temporary.write_text(top + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
 
 
 def translate(
@@ -205,7 +203,7 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
     options = behaviors[name] or {}
     if not isinstance(options, dict):
         raise ConfigError(expected(f"{file}: {name}", "keys and values", options))
-    settings = dict(_leaves(common)) | dict(_leaves(options))
+    settings = dict(_leaves(merge(common, options)))  # null of a behaviour switches off what it has in common
     # Another trainer has other keys: its type is refused first.
     first = {key: settings[key] for key in ("trainer_type",) if key in settings}
     return str(name), first | settings, [key for key in content if key not in _TOP]
@@ -215,7 +213,9 @@ def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in node.items():
         key = f"{place}{name}"
         if isinstance(value, dict) and key not in _RULES:
-            yield from _leaves(value, f"{key}.")
+            usual = {name: rule.default for name, rule in _RULES.items() if name.startswith(f"{key}.")}
+            # A section without keys, such as memory: {}, has those of its defaults.
+            yield from _leaves(value, f"{key}.") if value else _leaves(usual) if usual else [(key, value)]
         elif value is not None:  # null counts as missing
             yield key, value
 
@@ -270,8 +270,7 @@ def _sizes(values: dict[str, Any], agents: int | None, *, memory: bool) -> dict[
     envs = agents or min(choices, key=lambda count: (-buffer % count, abs(count - wanted)))
     steps = length if memory else math.ceil(buffer / envs)
     rows = min(batch, envs * steps)
-    if memory:
-        rows = max(1, rows // steps) * steps
+    rows = max(1, rows // steps) * steps if memory else rows
     return {"num_envs": envs, "num_steps": steps, "minibatch_size": rows}
 
 

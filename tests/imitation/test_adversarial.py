@@ -155,6 +155,14 @@ def test_discriminator_pays_whole_batch(config):
     assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(statistics)
 
 
+def test_discriminator_loss_leaves_out_the_gradient_penalty():
+    losses = []
+    for weight in (0.0, 10.0):
+        collector, _, update = parts(STEADY.model_copy(update={"gradient_penalty": weight, "steps": 1}))
+        losses.append(once(collector, update)[0]["discriminator_loss"])
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.parametrize(
     ("config", "recompute"), [(GAIL, False), (AIRL, True), (STEADY, False)], ids=["gail", "airl", "steady"]
 )

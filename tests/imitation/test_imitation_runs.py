@@ -1,6 +1,8 @@
 """Runs that learn from recorded play: folder, gates, players and resume; what they may be asked for."""
 
 import json
+from functools import partial
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from composing import assert_keeps_sizes, refusal, refused_gate, unsaid, with_ga
 from demonstrated import pusher
 from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import compose
+from multigrid_rl.config.scenario import env_factory
 from multigrid_rl.evaluation.sets import check_ended
+from multigrid_rl.imitation.imitation_trainers import DaggerTrainer
+from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.runs.reader import read_run
 from multigrid_rl.training.screen import recipe_of
 from tiny_runs import rows_of, unknown_metrics, without_time
@@ -147,6 +152,17 @@ def test_expert_teaches_recurrent_network_and_run_resumes(tmp_path):
     assert [row["env_steps"] for row in rows if "win/red_0" in row] == [2048]
 
 
+def test_another_expert_is_refused_before_the_folder_changes(run, tmp_path):
+    first, *_, last = sorted((run[0] / "checkpoints").glob("step_*/players/red_0"))
+    expert, path = tmp_path / "expert", tmp_path / "run"
+    copytree(last, expert)
+    run_training(["scenario=1v1", *DAGGER, "model=mlp", f"expert={expert}", f"run_dir={path}", "train.until=1024"])
+    copytree(first, expert, dirs_exist_ok=True)
+    before = {file.name: file.read_bytes() for file in path.glob("*.json*")}
+    assert refusal(resume_training, path, ["train.until=2048"]).startswith("expert: expected the player of sha256 ")
+    assert {file.name: file.read_bytes() for file in path.glob("*.json*")} == before
+
+
 def test_training_begins_with_clone(run, tmp_path):
     path, _ = run
     verdict = run_training(
@@ -165,6 +181,15 @@ def test_training_begins_with_clone(run, tmp_path):
     assert "init: player: expected a name, a folder that is there, or module:Class" in result.output + result.stderr
     result = call("train", "scenario=1v1", "init=nowhere:Player", f"run_dir={tmp_path / 'x'}")
     assert "init: player nowhere:Player: expected module:Class that can be imported" in result.output + result.stderr
+
+
+def test_clone_with_the_usual_head_by_name_begins_a_run(tmp_path):
+    tiny = ["env_id=Pendulum-v1", "train.num_envs=2", "train.num_steps=8", "train.minibatch_size=16", "train.until=16"]
+    run_training([*tiny, "model.head=gaussian", f"run_dir={tmp_path / 'named'}"])
+    for head, said in (("null", None), ("mixture", "model.head: expected mixture of this run, got gaussian")):
+        overrides = [*tiny, f"model.head={head}", f"init={tmp_path / 'named'}"]
+        initial = partial(initial_weights, compose(overrides), env_factory(compose(overrides)).specs)
+        assert initial()[0] if said is None else said in refusal(initial)
 
 
 BODY = "env_id=Pendulum-v1 experiment=none"
@@ -257,4 +282,7 @@ def test_bonus_is_dropped_where_nothing_is_learned_from_rewards():
     config = compose(["scenario=1v1", "train=dagger", "expert=key-runner"])
     assert (config.train.bonus, config.experiment) == ({}, None)
     assert recipe_of(config) == "none, the defaults of train/dagger"
+    said = "\n".join(DaggerTrainer().describe(config, "1 thread", "games"))
+    assert "every 50,000 environment steps" in said
+    assert "recorded" not in said
     assert compose(["scenario=coop", "train=bc", "data=x"]).scheme == "dtde"  # no critic is trained

@@ -196,6 +196,13 @@ def test_a_minibatch_may_be_larger_than_what_was_just_played(tmp_path):
     one_step = ["train.num_envs=1", "train.num_steps=1", "train.sac.updates_per_step=1", "train.sac.learning_starts=5"]
     rows = tiny_run(tmp_path / "run", *SMALL, *one_step, "train.until=12")[1]
     assert [row["gradient_steps"] for row in rows] == [0, 0, 0, 0, *range(1, 9)]
+    assert ["learner/agent_0/q_loss" in row for row in rows] == [False] * 4 + [True] * 8
+
+
+@pytest.mark.parametrize("name", ["halfcheetah", "hopper", "walker2d", "humanoid", "walker", "lunarlander-continuous"])
+def test_bodies_have_its_recipe(name):
+    assert compose([f"scenario={name}", "train=sac"]).experiment == "sac"
+    assert compose([f"scenario={name}", "train=dac", "data=x"]).model.head == "tanh-gaussian"
 
 
 def test_gradient_steps_are_explained():

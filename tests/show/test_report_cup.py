@@ -313,9 +313,19 @@ def test_shipped_references_are_valid_and_named_by_recipe():
         assert file.stem in names_in("experiment")
 
 
-def test_values_changed_from_a_recipe_are_named():
-    config = compose(["experiment=1v1", "train.lr=0.5", "seed=3"])
-    assert [row[0] for row in changes(config.model_dump(mode="json"), "1v1")] == ["train.lr"]
+@pytest.mark.parametrize(
+    "overrides", ["experiment=1v1", "experiment=none", "env_id=Pendulum-v1 train=sac", "train=dagger expert=random"]
+)
+def test_values_changed_from_a_recipe_are_named(overrides):
+    config = compose([*overrides.split(), "train.lr=0.5", "seed=3"])
+    found = changes(config.model_dump(mode="json"), config.experiment)
+    assert found is not None
+    assert [row[0] for row in found] == ["train.lr"]
+
+
+def test_changed_stages_are_named_by_what_differs():
+    config = compose(["experiment=1v1-curriculum", "curriculum=[{scenario: single-v3, steps: 4096}]"])
+    assert changes(config.model_dump(mode="json"), config.experiment) == [("curriculum.0.steps", "4096", "50000")]
 
 
 @pytest.fixture

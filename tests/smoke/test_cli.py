@@ -233,7 +233,7 @@ def test_a_recipe_says_what_to_expect():
     known = advice.expectation(compose(["scenario=1v1"]))
     assert (known.held, known.seeds, known.steps) == (30, 30, 497_664)
     assert "expect:   held on 30 of 30 seeds, median 497,664 steps, with the recipe as it is" in preflight_of()
-    for other in ("experiment=none", "experiment=1v1-selfplay"):
+    for other in ("experiment=none", "experiment=1v1-selfplay", "scenario.gates=[]"):
         assert advice.expectation(compose([other])) is None, other
     assert str(advice.expectation(compose(["experiment=1v1-vs-adept"]))).startswith("held on 28 of 30 seeds")
 
@@ -244,6 +244,12 @@ def test_what_is_set_is_told():
         "train.lr=0.0003 instead of 0.001", "model=gru", "scenario.seats.blue_0=random instead of blue-rookie",
         "env_args={a: 1}",
     ]  # fmt: skip
+    for needed in (
+        ["train=dagger", "train.dagger.expert=random"],
+        ["train=dagger", "expert=random"],
+        ["train=bc", "data=x"],
+    ):
+        assert advice.settings([*needed, "train.lr=0.1"])[-1] == "train.lr=0.1 instead of 0.001"
 
 
 @pytest.mark.parametrize(

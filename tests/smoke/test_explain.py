@@ -150,6 +150,8 @@ def test_horizons_and_schedules():
     assert "the same all the time" in call("explain", "train.entropy_final=0.02", "train.entropy_coef=0.02").output
     assert "the budget ends before" in call("explain", "train.entropy_decay=9_000_000").output
     assert rows_of("train.clip_final=0.1")["clip"] == "0.2 to 0.1"
+    clone = rows_of("train=dagger", "expert=key-runner")
+    assert (clone.get("reward horizon"), clone["training reward"]) == (None, "none: actions are imitated")
 
 
 @pytest.mark.parametrize(("scenario", "idle"), [("tictactoe", "in which it does not move"), ("1v1", "")])

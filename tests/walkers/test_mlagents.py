@@ -95,6 +95,17 @@ def test_common_settings_precede_ml_agents_defaults(tmp_path):
     assert (name, recipe["model"]["hidden"], train["until"]) == ("Walker", [32], 1000)
     assert (train["num_envs"], train["num_steps"], train["minibatch_size"]) == (160, 64, 1024)
     assert (train["lr"], train["entropy_coef"], train["gamma"], train["epochs"]) == (3e-4, 5e-3, 0.99, 3)
+    common["network_settings"] |= {"memory": {"memory_size": 64}}
+    off = translate(written(tmp_path, {"network_settings": {"memory": None}}, default_settings=common))[2]
+    assert (off["model"]["hidden"], off["defaults"]) == ([64], [{"override /model": "mlp"}])
+
+
+def test_sections_without_keys_have_their_defaults(tmp_path):
+    recipe = translate(written(tmp_path, {"network_settings": {"memory": {}}, "self_play": {}}))[2]
+    assert (recipe["model"]["hidden"], recipe["defaults"]) == ([64], [{"override /model": "lstm"}])
+    assert (recipe["scenario"]["league"]["every"], recipe["scenario"]["league"]["most"]) == (20_000, 10)
+    curious = translate(written(tmp_path, {"reward_signals": {"extrinsic": {}, "curiosity": {}}}))[1]
+    assert [line.key for line in curious if line.status == "refused"] == ["reward_signals.curiosity"]
 
 
 @pytest.mark.parametrize(
