@@ -80,7 +80,7 @@ def test_critics_never_read_the_environments_rewards():
 
     agent.replay.add = unpaid
     found = [once(collector, dac, 32 * (k + 1)) for k in range(4)][-1]
-    assert found["gradient_steps"] == 16
+    assert found["gradient_steps"] == 32
     assert all(np.isfinite(value) for value in found.values())
 
 
