@@ -43,9 +43,8 @@ def players(checkpoints: Checkpoints = None) -> None:
         games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
         parts = [[percent(share, 1) for share in (row.win, row.draw, row.loss)] for row in rows]
         plays, network, returns, *rest = cells
-        table.add_row(
-            name, plays, network, "\n".join(" / ".join(part).replace("% /", " /") for part in parts) or returns, *rest
-        )
+        shares = [" / ".join(part).replace("% /", " /") for part in parts]
+        table.add_row(name, plays, network, "\n".join(shares) or returns, *rest)
     screen = console(120)
     screen.print(table)
     screen.print()

@@ -252,8 +252,9 @@ class Labelling(PlayOuts):
     def __init__(self, config: RunConfig, stage: Stage, networks: Mapping[str, Any]) -> None:
         super().__init__(config, stage, networks)
         assert isinstance(config.train, DaggerTrain)
-        factory, self._dagger, who = stage.factory, config.train.dagger, str(config.train.dagger.expert)
-        experts = {agent.name: player_in_place_of(agent, who, config) for agent in factory.specs.agents}
+        factory, self._dagger = stage.factory, config.train.dagger
+        expert = str(self._dagger.expert)
+        experts = {agent.name: player_in_place_of(agent, expert, config) for agent in factory.specs.agents}
         self._experts = {name: row.sha256 for name, row in experts.items()}
         env = factory.build(config.games_per_sampler, 0)
         kind = LabellingTurnCollector if hasattr(env, "deciding") else LabellingCollector

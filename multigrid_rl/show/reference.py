@@ -120,7 +120,8 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
     except ValueError:
         return None
     changed = differences(run_config.model_dump(mode="json"), defaults.model_dump(mode="json"))
-    return [(k, shown(written(a)), shown(written(b))) for k, a, b in changed if k not in ("seed", "experiment", "data")]
+    rows = [(key, shown(written(this_run)), shown(written(recipe_value))) for key, this_run, recipe_value in changed]
+    return [row for row in rows if row[0] not in ("seed", "experiment", "data")]
 
 
 def _band(rows: list[Series], grid: Array) -> Band:
