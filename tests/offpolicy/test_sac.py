@@ -189,7 +189,7 @@ def test_run_resumes_number_for_number(tmp_path, buffer):
     assert without_time(rows_of(tmp_path / "parts")) == without_time(whole)
     assert {"learner/agent_0/q_loss", "learner/agent_0/q_mean", "learner/agent_0/alpha"} <= whole[-1].keys()
     assert [name for name in whole[-1] if not any(matches(name, pattern) for pattern in glossary())] == []
-    assert whole[-1]["gradient_steps"] == 32 * len(whole), "64 steps of an iteration, half a gradient step for each"
+    assert whole[-1]["gradient_steps"] == 64 * len(whole), "64 steps of an iteration, a gradient step for each"
 
 
 def test_a_minibatch_may_be_larger_than_what_was_just_played(tmp_path):
