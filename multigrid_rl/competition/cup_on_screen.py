@@ -183,8 +183,8 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         if result.name in outcome.unranked:
             screen.print(f"not ranked, no finished game: {result.name}: {result.reason}")
     for pair in outcome.surprises:
-        share, foretold = percent(pair.share), percent(pair.expected)
-        shares = f"{share} of the points for {pair.one}, {foretold} expected from all other games"
+        shares = f"{percent(pair.share)} of the points for {pair.one}"
+        shares += f", {percent(pair.expected)} expected from all other games"
         screen.print(f"contradicts the ratings: {pair.one} - {pair.two}: {shares}")
     screen.print(f"wrote {folder}: {', '.join(file.name for file in files)}")
     summary = {

@@ -158,7 +158,7 @@ def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
 
 
 def whole_key(name: str) -> str:
-    """Return the full key with this last name; a dotted key stays. Raises ``ConfigError``: there is none."""
+    """Return the full key with this last name; a dotted key stays. Raises ``ConfigError``: no such key."""
     if name in TrainConfig.model_fields:
         return f"train.{name}"
     known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", *SHORT_KEYS}

@@ -212,10 +212,11 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
 def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in node.items():
         key = f"{place}{name}"
-        if isinstance(value, dict) and key not in _RULES:
-            usual = {name: rule.default for name, rule in _RULES.items() if name.startswith(f"{key}.")}
-            # A section without keys, such as memory: {}, has those of its defaults.
-            yield from _leaves(value, f"{key}.") if value else _leaves(usual) if usual else [(key, value)]
+        if isinstance(value, dict) and value and key not in _RULES:
+            yield from _leaves(value, f"{key}.")
+        elif value == {} and key not in _RULES:  # such as memory: {}: it has the defaults of its keys
+            usual = {each: rule.default for each, rule in _RULES.items() if each.startswith(f"{key}.")}
+            yield from _leaves(usual) if usual else [(key, value)]
         elif value is not None:  # null counts as missing
             yield key, value
 
