@@ -252,8 +252,9 @@ def entry_in(path: Path, config: CupConfig, original_name: str = "") -> Entry:
             agent = read_agent(path, name)
             about = f"{' '.join(agent.file.command)}{note}"
             return Entry(name, "external", about, agent.sha256, files=agent.parts, agent=agent)
-        card = next(iter(read_cards(path).values()))
-        steps, trained = card.provenance.get("env_steps"), f"{', '.join(card.seats)} of {card.scenario}"
+        card, *others = read_cards(path).values()
+        seats = dict.fromkeys(seat for part in (card, *others) for seat in part.seats)
+        steps, trained = card.provenance.get("env_steps"), f"{', '.join(seats)} of {card.scenario}"
         training = "unknown training steps" if steps is None else f"{steps:,} training steps"
         about = f"{card.architecture['name']} for {trained}, {training}"
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None

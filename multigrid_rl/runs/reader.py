@@ -174,7 +174,10 @@ def reading(path: Path, wanted: str) -> Iterator[None]:
 def _missing(path: Path) -> str:
     """Return the message for a missing file of a run's folder."""
     got = f"one without {path.name}" if path.parent.is_dir() else "a file" if path.parent.exists() else "none there"
-    hint = "".join(f" (did you mean {above.parent}?)" for above in path.parents if above.name == "checkpoints")
+    meant = [above.parent for above in path.parents if above.name == "checkpoints"]
+    if (named := Path(str(path.parent).removeprefix("run_dir=")) / path.name).exists():
+        meant.append(named.parent)
+    hint = "".join(f" (did you mean {folder}?)" for folder in meant)
     return f"{path.parent}: expected a run folder, got {got}{hint}"
 
 

@@ -10,6 +10,8 @@ from agents import agent_of
 from bundles import ONE, TWO, bundle, edit, network
 from commands import call, complaint, works
 from multigrid_rl.competition.bundle import about, bundle_sha256, export, folder_kind, load_team, read_cards
+from multigrid_rl.competition.entries import CupConfig, entry_in
+from multigrid_rl.competition.sandbox import Limits
 from multigrid_rl.config.compose import load_scenario
 from multigrid_rl.models.registry import fingerprint, network_of
 from multigrid_rl.players.cards import (
@@ -324,6 +326,8 @@ def test_team_of_two_networks_has_folder_per_seat(runs, tmp_path):
     assert [(seat, player.mirrored) for seat, player in blue.items()] == [("blue_0", True), ("blue_1", True)]
     assert [player.sha256 for player in blue.values()] == [card.sha256 for card in cards.values()]
     assert play_games(spec, {**red, **blue}, 4, seed=1).finished.all()
+    about = entry_in(folder, CupConfig("2v2", spec, 2, 1, Limits())).about
+    assert about == "mlp for red_0, red_1 of 2v2, 1,024 training steps"
 
 
 @pytest.mark.parametrize(

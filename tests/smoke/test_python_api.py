@@ -277,6 +277,10 @@ def test_a_folder_inside_of_a_run_that_is_resumed_names_the_run(runs, inside):
     assert said.endswith(f" (did you mean {runs / 'one'}?)")
 
 
+def test_an_override_where_a_run_is_resumed_names_the_run(runs):
+    assert complaint(call("train", "--resume", f"run_dir={runs / 'one'}")).endswith(f" (did you mean {runs / 'one'}?)")
+
+
 def test_a_run_takes_part_in_every_function(runs):
     run, other = multigrid_rl.Run(runs / "one"), str(runs / "one")
     by_name = multigrid_rl.evaluate(run, opponent=f"{folder_of(runs / 'one')}/", episodes=20)
