@@ -18,7 +18,14 @@ import torch
 
 from multigrid_rl import tables
 from multigrid_rl.cli.train import resume_training, run_training
-from multigrid_rl.config.compose import compose, default_run_dir, keyword_overrides, load_scenario, named
+from multigrid_rl.config.compose import (
+    compose,
+    default_run_dir,
+    keyword_overrides,
+    load_scenario,
+    named,
+    scenario_overrides,
+)
 from multigrid_rl.evaluation.evaluation import GAME_LABELS, Mode, labelled_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
@@ -174,7 +181,7 @@ def train(
         ValueError: a mistake, in one line, before anything starts.
         RunError: the run broke off; what it had reported stays in its folder.
     """
-    settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
+    settings = [*scenario_overrides(scenario), *overrides]
     settings += [f"scenario.seats.{seat}={_seat_value(who)}" for seat, who in by_seat(players).items()]
     settings += keyword_overrides(values)
     _check_callback(callback)

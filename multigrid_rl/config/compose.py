@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -140,6 +141,13 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     for key, value in values.items():
         assign(all_values, key, value)
     return _refusing_unread(validated(RunConfig, all_values), values)
+
+
+def scenario_overrides(scenario: str | None) -> list[str]:
+    """Return overrides for a first argument: a scenario, or an override itself, as in ``train("scenario=2v2")``."""
+    if scenario is None:
+        return []
+    return [scenario] if re.match(r"[\w.]+=", str(scenario)) else [f"scenario={scenario}"]
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:

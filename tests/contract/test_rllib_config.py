@@ -386,3 +386,8 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
     message = r"cluster\.gpus_per_learner: expected 0, or a cluster\.address, got 1 for 1 learner.s.: torch sees no GPU"
     with pytest.raises(ConfigError, match=message):
         config("1v1", *TINY).learners(num_gpus_per_learner=1).build_algo()
+
+
+def test_the_first_argument_is_a_scenario_or_an_override_itself():
+    assert config("scenario=2v2", "seed=4").to_dict() == config("2v2", "seed=4").to_dict()
+    assert config("seed=4").settings.run.seed == 4

@@ -170,6 +170,7 @@ def test_training_by_id_and_resumed(tmp_path, monkeypatch):
         (lambda: multigrid_rl.train("1v1", lrr=3), ConfigError, r"^train: expected keys of configs/, got lrr \(did"),
         (lambda: multigrid_rl.train(learning_rate=1), ConfigError, r"got learning_rate \(did you mean lr\?\)$"),
         (lambda: multigrid_rl.train("1v2"), ConfigError, "^scenario: expected .*1v1 .*, got 1v2"),
+        (lambda: multigrid_rl.train("scenario=1v2"), ConfigError, "^scenario: expected .*1v1 .*, got 1v2"),
         (lambda: multigrid_rl.train(players={"blue_0": lambda spec: None}), ConfigError, "not one inside of another"),
         (lambda: multigrid_rl.evaluate("nobody"), PlayerError, "^player: expected random, .*, got nobody$"),
         (lambda: multigrid_rl.load_player("hunter", "red_7"), ValueError, "red_7"),
