@@ -21,10 +21,10 @@ from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config.compose import (
     compose,
     default_run_dir,
+    first_words,
     keyword_overrides,
     load_scenario,
     named,
-    scenario_overrides,
 )
 from multigrid_rl.evaluation.evaluation import GAME_LABELS, Mode, labelled_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
@@ -181,7 +181,7 @@ def train(
         ValueError: a mistake, in one line, before anything starts.
         RunError: the run broke off; what it had reported stays in its folder.
     """
-    settings = [*scenario_overrides(scenario), *overrides]
+    settings = [*first_words(scenario), *overrides]
     settings += [f"scenario.seats.{seat}={_seat_value(who)}" for seat, who in by_seat(players).items()]
     settings += keyword_overrides(values)
     _check_callback(callback)

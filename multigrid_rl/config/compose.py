@@ -143,7 +143,7 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     return _refusing_unread(validated(RunConfig, all_values), values)
 
 
-def scenario_overrides(scenario: str | None) -> list[str]:
+def first_words(scenario: str | None) -> list[str]:
     """Return overrides for a first argument: a scenario, or an override itself, as in ``train("scenario=2v2")``."""
     if scenario is None:
         return []

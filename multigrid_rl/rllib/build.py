@@ -15,7 +15,7 @@ from ray.rllib.utils import force_list
 from ray.tune.result import TRIAL_INFO
 from ray.tune.search.sample import Domain
 
-from multigrid_rl.config.compose import changed, compose, keyword_overrides, named, scenario_overrides, whole_key
+from multigrid_rl.config.compose import changed, compose, first_words, keyword_overrides, named, whole_key
 from multigrid_rl.config.network import constant
 from multigrid_rl.config.schema import RunConfig, trainer_of
 from multigrid_rl.cores import available_cpus
@@ -306,7 +306,7 @@ def config(scenario: str | None = None, *overrides: str, **values: Any) -> Multi
     opponents = [values.pop("opponent")] if "opponent" in values else []
     fixed_values = {name: value for name, value in values.items() if not is_drawn(value)}
     drawn_values = {whole_key(name): value for name, value in values.items() if is_drawn(value)}
-    words = [*scenario_overrides(scenario), *overrides, *keyword_overrides(fixed_values)]
+    words = [*first_words(scenario), *overrides, *keyword_overrides(fixed_values)]
     run = compose(words)
     for opponent in opponents:
         if not (seats := run.scenario.kind.opponents):
