@@ -18,14 +18,7 @@ import torch
 
 from multigrid_rl import tables
 from multigrid_rl.cli.train import resume_training, run_training
-from multigrid_rl.config.compose import (
-    compose,
-    default_run_dir,
-    first_words,
-    keyword_overrides,
-    load_scenario,
-    named,
-)
+from multigrid_rl.config.compose import compose, default_run_dir, first_words, keyword_overrides, load_scenario, named
 from multigrid_rl.evaluation.evaluation import GAME_LABELS, Mode, labelled_games, summary
 from multigrid_rl.evaluation.evaluation import evaluate as play_games
 from multigrid_rl.evaluation.replays import GameRecord, choose
