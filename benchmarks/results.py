@@ -252,6 +252,8 @@ def summary_row(study: Study, record: dict[str, Any]) -> list[str]:
     rows = record["rows"]
     held = np.array([row["env_steps_to_held"] if row["held"] else np.inf for row in rows])
     drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
+    has_winner = any(row["draw"] < 1 for row in drawn + likely)
+    wins = [_middle(part, "win", ".1%") if has_winner else "-" for part in (drawn, likely)]
     return [
         f"`{' '.join(study.overrides)}`",
         record["required"] or "-",
@@ -261,8 +263,8 @@ def summary_row(study: Study, record: dict[str, Any]) -> list[str]:
         else "-",
         _middle(drawn, "length", ".1f"),
         _middle(drawn, "team_return", ".2f"),
-        _middle(drawn, "win", ".1%"),
-        f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
+        wins[0],
+        f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {wins[1]}",
         f"{record['seeds']}, {record['commit']:.8}",
     ]
 

@@ -186,6 +186,15 @@ def test_misses_are_told():
     assert cells(row(0, 100), row(1, None), row(2, None))[2:4] == ["1/3 (6% to 79%)", "-"]
 
 
+def test_a_game_without_a_winner_has_no_share_of_wins():
+    tied = row(0, 100)
+    for policy in tied["policy"].values():
+        policy |= {"win": 0.0, "draw": 1.0}
+    assert cells(tied)[6:8] == ["-", "5.0, 1.00, -"]
+    tied["policy"]["stochastic"] |= {"draw": 0.9}
+    assert cells(tied)[6:8] == ["0.0%", "5.0, 1.00, 0.0%"]
+
+
 def test_seeds_commit_and_processor_are_told():
     fresh = record_of(X, [row(100, 100), row(101, 100)], fresh=True)
     assert (fresh["seeds"], fresh["commit"], fresh["processor"]) == ("fresh", "abc", "XYZ 9")
