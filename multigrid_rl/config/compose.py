@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.config.network import WITHOUT_VALUES, ModelConfig
-from multigrid_rl.config.overrides import assign, check_key, is_text, our_keys_for, parse, written
+from multigrid_rl.config.overrides import SHORT, assign, check_key, is_text, our_keys_for, parse, written
 from multigrid_rl.config.recipes import (
     RESUMABLE,
     check_choice,
@@ -37,7 +37,14 @@ def load_scenario(name: str | os.PathLike[str]) -> ScenarioConfig:
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     values, recipe = expand_overrides(overrides)
-    return _refusing_unread(validated(RunConfig, {**_compose(values), "experiment": recipe}), parse(overrides))
+    given = parse(overrides)
+    try:
+        return _refusing_unread(validated(RunConfig, {**_compose(values), "experiment": recipe}), given)
+    except ConfigError as error:
+        key = str(error).partition(":")[0]
+        if recipe is None or key not in values or key in {SHORT.get(name, name) for name in given}:
+            raise
+        raise ConfigError(f"{error} (set by experiment={recipe}; experiment=none uses no recipe)") from error
 
 
 def _refusing_unread(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:

@@ -231,6 +231,8 @@ REFUSED = [
     (GATE + ",share:0.5}]", "scenario.gates.0.*exactly one of at_most and at_least", "episode_len_mean"),
     ("experiment=coob", "experiment: expected coop, ", "got coob (did you mean coop?)"),
     ("experiment=coop scenario=1v1", "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"),
+    ("scenario=halfcheetah model=gru", r"train.recompute.*got True \(set by experiment=halfcheetah; experiment=none "),
+    ("scenario=halfcheetah model=gru train.recompute=true", "train.recompute.*got True$"),
     # objectives
     ("scenario=gymnasium train.psi=gae train.vf_coef=0", "train.psi", "total_reward or future_return", "gae"),
     ("scenario=gymnasium scenario=1v1 train=vpg experiment=none", "train.v_iters", "null with scenario=1v1", "40"),
