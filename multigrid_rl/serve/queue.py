@@ -168,6 +168,7 @@ class Queue(People):
                 times = Counter(note.hand_in_id for note in notes)
                 worst = max(programs, key=lambda program: times[program.id])
                 session.delete(row)
+                self.add_event(session, "given up", job.kind, hand_in=job.hand_in_id)
                 worst.faults += STRIKES
                 if worst.state in ("checking", "placing"):
                     self._refuse(session, worst, "its games took far too long, twice")
