@@ -237,6 +237,12 @@ def test_play_page_by_keyboard_and_touch(browser):
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         page.keyboard.press("r")
         page.locator(".counter b", has_text="Step 0").wait_for()
+        page.get_by_role("button", name="Next game").click()
+        for step, key in enumerate((" ", "Enter"), 1):  # they press no button again
+            page.locator(".counter b", has_text=f"Step {step - 1}").wait_for()
+            page.keyboard.press(key)
+            page.locator(".counter b", has_text=f"Step {step}").wait_for()
+        assert (game.game, game.steps) == (2, 2)
         assert said == []
         assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in asked)
         page.close()
