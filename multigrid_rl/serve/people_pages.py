@@ -23,7 +23,7 @@ from multigrid_rl.text import ConfigError, expected, shown, unknown
 #: Rows of each table.
 _MAX_ROWS = 50
 #: Kinds of events that the desk lists.
-_SHOWN_EVENTS = ("fault", "appeal", "setting", "grade again", "check again", "copies again", "kept")
+_SHOWN_EVENTS = ("fault", "given up", "appeal", "setting", "grade again", "check again", "copies again", "kept")
 _FIRST_COLUMNS = ("id", "name", "pseudonym", "hand_in", "state", "late_days", "rank", "rating", "low", "high")
 #: Columns of the late submission.
 _LATE_COLUMNS = ("late_hand_in", "late_by", "late_rating", "late_points")

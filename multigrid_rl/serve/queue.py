@@ -168,6 +168,7 @@ class Queue(People):
                 times = Counter(note.hand_in_id for note in notes)
                 worst = max(programs, key=lambda program: times[program.id])
                 session.delete(row)
+                self.add_event(session, "given up", job.kind, hand_in=job.hand_in_id)
                 worst.faults += STRIKES
                 if worst.state in ("checking", "placing"):
                     self._refuse(session, worst, "its games took far too long, twice")
@@ -289,12 +290,15 @@ class Queue(People):
 
     # --- games beyond the first ones
 
+    def plays_on(self, row: HandIn) -> bool:
+        """Return whether a submission plays matches: a program with too many seconds or forfeited pairings does not."""
+        return row.seconds < self.course.limits.all_s and row.faults < STRIKES
+
     def suggest(self) -> bool:
         """Add a pairing of the submission with the widest interval (a new one) and its nearest: True if so."""
         if self.meets_nobody:
             return False
-        rows = [row for row in self.ladder() if row.plays]
-        playing = [r for r in rows if r.hand_in.seconds < self.course.limits.all_s and r.hand_in.faults < STRIKES]
+        playing = [row for row in self.ladder() if row.plays and self.plays_on(row.hand_in)]
         with self.reading() as session:
             ids = [row.hand_in.id for row in playing]
             pairs = select(StoredPairing.red_id, StoredPairing.blue_id).where(

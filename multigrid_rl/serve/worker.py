@@ -20,7 +20,7 @@ from multigrid_rl.serve.database import HandIn, Job, StoredPairing
 from multigrid_rl.serve.judge import CHECK_S, Judge
 from multigrid_rl.serve.queue import BEAT_S, Queue, log, player_name
 from multigrid_rl.serve.rating import compute_ratings
-from multigrid_rl.serve.store import BUNDLE, PROGRAM
+from multigrid_rl.serve.store import BUNDLE, MATCH, PROGRAM
 from multigrid_rl.text import ConfigError, one_line, printable
 from multigrid_rl.types import RunError
 
@@ -122,6 +122,9 @@ class Worker:
 
     def _pair(self, job: Job) -> None:
         rows = [self._row(number) for number in (job.hand_in_id, job.other_id) if number]
+        if job.priority == MATCH and not all(map(self.queue.plays_on, rows)):  # any more: the match has waited since
+            self.queue.save_pairings(job, [])
+            return
         one, *other = [self.judge.entry(player_name(row)) for row in rows]
         ids = {player_name(row): row.id for row in rows}
         # Only of submissions: an anchor plays against all of them, so its time has no limit.

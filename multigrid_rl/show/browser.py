@@ -18,7 +18,7 @@ from multigrid_rl.show.live import HEADERS, POLL_S, address, application, event_
 from multigrid_rl.show.page import render
 from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.show.replay import Pack, frame_rows
-from multigrid_rl.text import percent
+from multigrid_rl.text import OneLineError, one_line, percent
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 
@@ -34,7 +34,7 @@ class Table:
     def __init__(self, session: Session, game_over: Callable[[], None]) -> None:
         self._session, self._game_over = session, game_over
         self.changed = asyncio.Condition()
-        self.version = 0
+        self.version, self._problem = 0, ""  # the problem ended this game, or kept it out of the file of games
 
     def constant_data(self) -> dict[str, Any]:
         """Return the constant data of the page."""
@@ -62,7 +62,7 @@ class Table:
             "frame": base64.b64encode(row.tobytes()).decode("ascii"),
             "words": ["out of your sight" if is_hidden else line.words for line, is_hidden in lines],
             "returns": [None if is_hidden else line.total for line, is_hidden in lines],
-            "out": session.out, "result": caption.result, "score": self._score(),
+            "out": session.out, "result": self._problem or caption.result, "score": self._score(),
         }  # fmt: skip
 
     def _score(self) -> str:
@@ -92,13 +92,18 @@ class Table:
         return not self._session.over and self._session.out
 
     def advance(self, action: int = c.DONE) -> None:
-        """Play a step."""
-        self._session.step(action)
-        if self._session.over:
-            self._game_over()
+        """Play a step. A game that another player's failure ends counts as unfinished."""
+        try:
+            self._session.step(action)
+            if self._session.over:
+                self._game_over()
+        except OneLineError as error:
+            self._session.leave()
+            self._problem = one_line(error)
 
     def restart(self) -> None:
         """Begin the next game."""
+        self._problem = ""
         self._session.restart()
 
     async def notify(self) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import event
 from multigrid_rl.serve import supervisor
 from multigrid_rl.serve.database import HandIn, StoredPairing
 from multigrid_rl.serve.judge import Judge
+from multigrid_rl.serve.queue import ATTEMPTS
 from multigrid_rl.serve.site import _MAX_UPLOADS
 from multigrid_rl.serve.worker import Worker
 from sites import Client, course_fixtures, work, zipped
@@ -162,3 +163,18 @@ def test_the_desk_calls_who_is_alike_by_name(site, store):
         session.get_one(HandIn, one).same_as = f"h{other} (the same); last-year/h{other} (the same)"
     page = Client(site, "i1").get("/desk")[1]
     assert f"Student 4 (submission {other}) (the same); last-year/h{other} (the same)" in page
+
+
+def test_the_desk_lists_grades_that_were_given_up(site, store):
+    ends = [store.history(store.person_by_code(code).id)[-1].id for code in ("s5", "s6")]
+    with store.writing() as session:
+        session.get_one(HandIn, ends[1]).kind = "external"
+    for number in ends:
+        store.redo("grade", [number])
+        for _ in range(ATTEMPTS + 1):
+            if (job := store.claim("w", ("slow",))) is not None and number == ends[1]:
+                store.note_stuck(job)
+            store.release("w")  # its process was killed
+    assert store.jobs() == []
+    words = " ".join(re.sub("<[^>]+>", " ", Client(site, "i1").get("/desk")[1]).split())
+    assert [f"given up {number} grade" in words for number in ends] == [True, True]

@@ -229,6 +229,20 @@ def test_program_whose_job_hangs_twice_is_at_fault_and_no_other(store, adept, he
     assert (two.state, two.faults, one.faults) == ("placing", 0, 3)
 
 
+@pytest.mark.parametrize("change", [{"faults": 3}, {"seconds": 301.0}])
+def test_matches_that_waited_for_a_program_that_is_out_are_not_played(store, adept, here, change):
+    mine = [store.hand_in(store.person_by_code(code).id, adept).id for code in ("s1", "s2")]
+    do_all(here)
+    assert store.suggest()
+    with store.writing() as session:
+        for key, value in change.items():
+            setattr(session.get_one(HandIn, mine[1]), key, value)
+    do_all(here)
+    assert store.jobs() == []
+    assert {*mine} not in [{game.red, game.blue} for game in store.games_of(mine[0])]
+    assert not store.suggest()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not installed, or does not work here")
 @pytest.mark.usefixtures("session")

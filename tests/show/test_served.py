@@ -17,6 +17,7 @@ from multigrid_rl.show import browser as play_page
 from multigrid_rl.show import live
 from multigrid_rl.show.live import listen
 from multigrid_rl.text import ConfigError
+from multigrid_rl.types import GameSpec, RunError
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session
 from run_folders import write_run
@@ -189,6 +190,28 @@ def test_game_goes_on_for_who_watches():
     assert game.steps == 1
 
 
+def test_failure_of_another_player_or_of_the_file_ends_a_game_with_its_reason():
+    class Fails(IdlePlayer):
+        def act(self, view, state, rng):
+            raise RunError("player mine: step 0: exited with status 1: bye")
+
+    def full():
+        raise ConfigError("games.json: expected a file that can be written, got No space left on device")
+
+    with served(play_page.app_of(play_page.Table(session(Fails()), lambda: None))) as port:
+        for game in range(2):
+            status, text = ask(port, "/sent", {"action": 0, "game": game, "step": 0})
+            assert (status, json.loads(text)["over"], json.loads(text)["step"]) == (200, True, 0)
+            assert json.loads(text)["result"] == "player mine: step 0: exited with status 1: bye"
+            status, text = ask(port, "/sent", {"restart": True})
+            assert (status, json.loads(text)["over"], json.loads(text)["result"]) == (200, False, "")
+    game = session(spec=GameSpec(max_steps=1))
+    table = play_page.Table(game, full)
+    table.advance()
+    assert table.newest_step()["result"].endswith("No space left on device")
+    assert str(game.score) == "1 game: 0 won, 1 drawn, 0 lost"
+
+
 # --- in a real browser
 
 
@@ -214,6 +237,12 @@ def test_play_page_by_keyboard_and_touch(browser):
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         page.keyboard.press("r")
         page.locator(".counter b", has_text="Step 0").wait_for()
+        page.get_by_role("button", name="Next game").click()
+        for step, key in enumerate((" ", "Enter"), 1):  # they press no button again
+            page.locator(".counter b", has_text=f"Step {step - 1}").wait_for()
+            page.keyboard.press(key)
+            page.locator(".counter b", has_text=f"Step {step}").wait_for()
+        assert (game.game, game.steps) == (2, 2)
         assert said == []
         assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in asked)
         page.close()

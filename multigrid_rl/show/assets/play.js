@@ -14,7 +14,10 @@ function makeTable(root, data) {
   const head = html("p", { class: "counter" });
   const result = html("p", { class: "result", role: "status", "aria-live": "polite" });
   const score = html("p", { class: "note" });
-  const next = button("Next game", "Next game (R)", () => send({ restart: true }), { class: "play" });
+  const next = button("Next game", "Next game (R)", () => {
+    next.blur(); // Space and Enter are actions of the new game
+    send({ restart: true });
+  }, { class: "play" });
   const moves = data.actions.map((words, action) => button(html("span", null, words, " ", html("kbd", null, KEYS[action][0])), words, (event) => {
     if (event.detail) event.currentTarget.blur(); // pressed by hand: Space goes on to mean what it says
     act(action);
