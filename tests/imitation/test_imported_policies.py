@@ -154,7 +154,9 @@ def test_activation_is_the_one_that_a_zip_names(here, tmp_path):
     with torch.no_grad():
         assert np.allclose(player.predict(SEEN)[0], body(torch.from_numpy(SEEN)).clamp(-2, 2).numpy(), atol=1e-5)
     other = written(tmp_path / "other.zip", state, {"activation_fn": named.format("LeakyReLU")})
-    refused(other, "env_id=Pendulum-v1", "activation_fn: expected tanh, relu, elu, silu, or --activation, got LeakyReLU")
+    refused(
+        other, "env_id=Pendulum-v1", "activation_fn: expected tanh, relu, elu, silu, or --activation, got LeakyReLU"
+    )
     works("data", "import-policy", other, "env_id=Pendulum-v1", "-o", tmp_path / "out", "--activation", "relu")
 
 
