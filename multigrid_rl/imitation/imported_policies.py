@@ -3,6 +3,7 @@
 Only tensors are read; nothing in a file is executed. The imported network is compared with a computation from the file.
 """
 
+import json
 import shlex
 import shutil
 import zipfile
@@ -50,7 +51,7 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
         raise ConfigError(expected("scenario", "an environment of Gymnasium", config.scenario.name))
     weights = read_weights(source)
     kind = kind_of(source, weights)
-    architecture, state = policy_of(source, kind, weights, agent, activation)
+    architecture, state = policy_of(source, kind, weights, agent, activation or named_activation(source))
     card = {
         "name": output.name, "architecture": architecture, **signature(agent, None),
         **({} if agent.own is None else agent.own.card_fields),
@@ -60,7 +61,7 @@ def import_player(source: Path, overrides: list[str], output: Path, activation: 
     with temporary_output(output, "folder") as temporary_path:
         written = write_player(temporary_path, state, card)
     yield f"imported {output}: {kind.name}, {written.bytes:,} bytes, sha256 {written.sha256}"
-    if kind.name.endswith("PPO"):
+    if "PPO" in kind.name:
         yield "its file has no normaliser: if it was trained on normalised observations, it does not play as it did"
     yield f"next:     multigrid-rl evaluate {shlex.quote(str(output))}"
 
@@ -131,6 +132,24 @@ def read_weights(path: Path) -> dict[str, Array]:
     if wrong := [name for name, values in weights.items() if not np.isfinite(values).all()]:
         raise ConfigError(expected(key, "finite weights", f"others in {shown(', '.join(wrong))}"))
     return weights
+
+
+def named_activation(path: Path) -> str | None:
+    """Return the activation that a zip of Stable-Baselines3 names; ``None``: its library's own.
+
+    Raises ``ConfigError``: one that our networks lack.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("data") as file:
+            settings = json.loads(file.read(_MAX_BYTES))
+        # The class as text, such as <class 'torch.nn.modules.activation.ReLU'>.
+        named = str(settings["policy_kwargs"]["activation_fn"]).rpartition(".")[2].rstrip("'>")
+    except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, TypeError, ValueError, RuntimeError):
+        return None  # no such zip, or nothing that differs from the library's own
+    if named.lower() not in ACTIVATIONS:
+        wanted = f"{', '.join(ACTIVATIONS)}, or --activation"
+        raise ConfigError(expected(f"import-policy: {path}: activation_fn", wanted, shown(named)))
+    return named.lower()
 
 
 def kind_of(path: Path, weights: Mapping[str, Array]) -> Kind:

@@ -178,7 +178,12 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
         return folder
 
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
-        """Continue from a checkpoint. Raises ``ConfigError``: other networks, or another game's agents."""
+        """Continue from a checkpoint. Raises ``ConfigError``: other networks, agents or components."""
+        parts, known = (component or "").split("/"), dict(self.get_checkpointable_components())
+        if component is not None and parts[0] not in known:  # RLlib would restore nothing, without a word
+            raise ConfigError(unknown("component", parts[0], known))
+        if parts[-2:-1] == [COMPONENT_RL_MODULE] and parts[-1] not in self.config.policies:
+            raise ConfigError(unknown(f"component: {COMPONENT_RL_MODULE}", parts[-1], self.config.policies))
         if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
             from multigrid_rl.rllib.export import check_networks  # noqa: PLC0415 - a plain run restores nothing
 
@@ -186,7 +191,14 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
         super().restore_from_path(path, component=component, **options)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state; before the run exists, in ``on_algorithm_init``, the run's part waits."""
+        """Continue from a state; before the run exists, in ``on_algorithm_init``, the run's part waits.
+
+        Raises ``ConfigError``: weights of other networks, or of other agents only.
+        """
+        modules = state.get(COMPONENT_LEARNER_GROUP, {}).get(COMPONENT_LEARNER, {}).get(COMPONENT_RL_MODULE, {})
+        wanted = self.config.policies
+        if modules and not wanted & modules.keys():  # RLlib would set nothing, without a word
+            raise ConfigError(expected("state: modules", ", ".join(sorted(wanted)), ", ".join(modules)))
         super().set_state(state)
         if "run" in state:
             if self.run is None:

@@ -134,13 +134,14 @@ def _steps(path: Path) -> int:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the ``keep`` newest checkpoints and the one with the best gate margin.
+    """Name the newest checkpoint, and remove all but the ``keep`` newest and the one with the best gate margin.
 
     Args:
-        folder: of all checkpoints of a run.
+        folder: of all checkpoints of a run; it has one.
         keep: how many of the newest stay, at least 1.
     """
     paths = checkpoints_in(folder)
+    write_atomic(folder / "latest", f"{paths[-1].name}\n".encode())
     ranks = {path: _rank(path) for path in paths}
     # Margins of two stages are about different gates: those of the later one count.
     ranked = [path for path in paths if ranks[path] is not None]
@@ -156,13 +157,12 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def commit(sealed: Path, final: Path) -> None:
-    """Move a sealed checkpoint to its place and name it as the latest."""
+    """Move a sealed checkpoint to its place."""
     if final.exists():  # a resumed run wrote it a second time
         clear(final.parent / REMOVED)
         final.rename(final.parent / REMOVED)
     sealed.rename(final)
     _sync(final.parent)
-    write_atomic(final.parent / "latest", f"{final.name}\n".encode())
     clear(final.parent / REMOVED)
 
 

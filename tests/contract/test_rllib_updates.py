@@ -389,6 +389,12 @@ def test_weights_of_other_networks_are_refused_in_one_line(put, tiny, tmp_path):
         put(one, other, path)
 
 
-def test_weights_of_unknown_modules_are_refused(tiny):
+def test_weights_of_unknown_modules_are_refused(tiny, built):
+    algorithm, other = tiny(), built(config(env_id="CartPole-v1")).get_state()
     with pytest.raises(ConfigError, match=r"^weights: expected red_0, got red \(did you mean red_0\?\)$"):
-        tiny().set_weights({"red": {}})
+        algorithm.set_weights({"red": {}})
+    with pytest.raises(ConfigError, match=r"^state: modules: expected red_0, got agent_0$"):
+        algorithm.set_state(other)
+    for component in (PART.replace("red_0", "blue_0"), PART.partition("/")[2]):
+        with pytest.raises(ConfigError, match=r"^component: (rl_module: expected red_0|expected learner_group)"):
+            algorithm.restore_from_path("nowhere", component=component)

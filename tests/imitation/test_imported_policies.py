@@ -86,7 +86,7 @@ def here():
         yield
 
 
-def written(path, state):
+def written(path, state, policy_kwargs=None):
     """Write a file as its library would."""
     if not path.name.endswith(".zip"):
         torch.save(state, path)
@@ -94,7 +94,8 @@ def written(path, state):
     inner = io.BytesIO()
     torch.save(OrderedDict(state), inner)
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("data", json.dumps({"policy_class": {":serialized:": "never read"}}))
+        unread = {":serialized:": "never read"}
+        archive.writestr("data", json.dumps({"policy_class": unread, "policy_kwargs": unread | (policy_kwargs or {})}))
         archive.writestr("policy.pth", inner.getvalue())
     return path
 
@@ -126,7 +127,7 @@ def test_player_acts_as_the_files_network(here, tmp_path, make, file):
     assert np.abs(due).max() > 0.1
     assert np.allclose(player.predict(SEEN)[0], due, atol=1e-5)
     assert card.env.env_id == "Pendulum-v1"
-    assert ("normaliser" in said) == (make is cleanrl_ppo)
+    assert ("normaliser" in said) == (make in (cleanrl_ppo, sb3_ppo))
     if make is sb3_sac:
         works("evaluate", tmp_path / "mine", "--episodes", 4)
 
@@ -138,6 +139,25 @@ def test_a_policy_may_have_another_activation_and_come_without_its_critic(here, 
     player, *_ = imported(tmp_path, state, "alone.pt", "--activation", "elu")
     with torch.no_grad():
         assert np.allclose(player.predict(SEEN)[0], body(torch.from_numpy(SEEN)).clamp(-2, 2).numpy(), atol=1e-5)
+
+
+def test_activation_is_the_one_that_a_zip_names(here, tmp_path):
+    torch.manual_seed(3)
+    state = sb3_ppo()[0]
+    names = ["mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"]
+    body = layers(state, names, [OBS, 8, 8, ACTIONS], nn.ReLU)
+    named = "<class 'torch.nn.modules.activation.{}'>"
+    path = written(tmp_path / "relu.zip", state, {"activation_fn": named.format("ReLU")})
+    works("data", "import-policy", path, "env_id=Pendulum-v1", "-o", tmp_path / "mine")
+    card = read_card(tmp_path / "mine")
+    player = FrozenPlayer.of(card, read_network(tmp_path / "mine", card), greedy=True)
+    with torch.no_grad():
+        assert np.allclose(player.predict(SEEN)[0], body(torch.from_numpy(SEEN)).clamp(-2, 2).numpy(), atol=1e-5)
+    other = written(tmp_path / "other.zip", state, {"activation_fn": named.format("LeakyReLU")})
+    refused(
+        other, "env_id=Pendulum-v1", "activation_fn: expected tanh, relu, elu, silu, or --activation, got LeakyReLU"
+    )
+    works("data", "import-policy", other, "env_id=Pendulum-v1", "-o", tmp_path / "out", "--activation", "relu")
 
 
 def test_deviations_are_the_files(here, tmp_path):

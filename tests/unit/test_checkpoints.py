@@ -1,5 +1,6 @@
 """Checkpoints: whole or passed over, and only as many as were asked for; runs that diverged."""
 
+import errno
 import logging
 import math
 
@@ -44,8 +45,22 @@ def test_written_checkpoint_is_found_complete(tmp_path):
     path = written(tmp_path, 512, margin=-0.5)
     assert check(path) == (path, 512, -0.5, 5120)
     assert read_state(path) == {"env_steps": 512}
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_000000512\n"
     assert newest_good(tmp_path).path == path
+    prune(tmp_path / "checkpoints", 1)
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_000000512\n"
+
+
+def test_disk_that_is_full_after_a_checkpoint_is_no_error_of_that_checkpoint(tmp_path, monkeypatch):
+    """The loop reports an error of ``commit`` as a checkpoint that could not be written, of ``prune`` as old ones."""
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("multigrid_rl.runs.checkpoints.write_atomic", full)
+    path = written(tmp_path, 512)
+    assert check(path).path == path
+    with pytest.raises(OSError, match="No space left"):
+        prune(tmp_path / "checkpoints", 1)
 
 
 @pytest.mark.parametrize(
