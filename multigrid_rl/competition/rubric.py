@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from multigrid_rl.competition.agents import is_agent
 from multigrid_rl.competition.bundle import load_team
 from multigrid_rl.competition.cup_folder import scenario_and_game
+from multigrid_rl.competition.sandbox import check_not_bound
 from multigrid_rl.config.scenario import Bound, Part, ScenarioConfig
 from multigrid_rl.evaluation.evaluation import Mode, interval_over_sides
 from multigrid_rl.evaluation.seed_statistics import Interval
@@ -263,6 +264,9 @@ def opponents(name: str, team: str, spec: Seats, folder: Path) -> dict[str, Poli
     if name in BUILT_IN or code_of(name) is not None:
         return {seat: catalogue.seat(name, spec, seat).player for seat in spec.seats_of(team)}
     try:
-        return load_team(catalogue.folder(name) if name in catalogue.entries else folder / name, spec, team)
+        if name in catalogue.entries:
+            return load_team(catalogue.folder(name), spec, team)
+        check_not_bound(folder / name)
+        return load_team(folder / name, spec, team)
     except PlayerError as error:
         raise ConfigError(f"opponent={name}: {error}") from error

@@ -13,11 +13,13 @@ import pytest
 from agents import SPEC, agent_of, exists, play, player_of
 from commands import call, complaint, works
 from multigrid_rl.competition import process, sandbox
+from multigrid_rl.competition.rubric import opponents
 from multigrid_rl.competition.sandbox import Limits, check_not_bound, kill_descendants, parents_of_all
 from multigrid_rl.cores import free_memory
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.episodes import play_games
 from multigrid_rl.streams import Streams
+from multigrid_rl.text import ConfigError
 from multigrid_rl.trust import TRUSTED
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)
@@ -153,6 +155,8 @@ def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
     for name in (*seen, "lib64/deep"):
         with pytest.raises(PlayerError, match="expected a place that agents in a sandbox cannot read, got one in "):
             check_not_bound(tmp_path / "rubric", tmp_path / name)
+    with pytest.raises(ConfigError, match="agents in a sandbox cannot read"):
+        opponents("../lib", "blue", SPEC, tmp_path / "rubric")
     for words in (["grade", tmp_path / "rubric", "--rubric"], ["cup", tmp_path / "rubric", "-o"]):
         assert "agents in a sandbox cannot read" in complaint(call(*words, tmp_path / "lib" / "file"))
 
