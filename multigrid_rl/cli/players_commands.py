@@ -50,6 +50,7 @@ def players(checkpoints: Checkpoints = None) -> None:
     screen.print()
     for name, what in {
         **catalogue.DESCRIPTIONS,
+        "steps": "in millions; +: after those of the player whose weights it began with",
         "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}",
         "beaten": "games won, or return earned, by the best response that `multigrid-rl exploit` found",
     }.items():
@@ -64,10 +65,10 @@ _SCRIPTED = ("any seat", "scripted", "-", "-", "-")
 def _cells(card: Card) -> tuple[str, str, str, str, str]:
     """Return a frozen player's table cells: seats, network, return, best response's result, and hash."""
     steps, returns = card.provenance.get("env_steps"), (card.returns or {}).get("stochastic")
-    best = card.best_response
+    best, more = card.best_response, "+" if card.provenance.get("init") else ""
     return (
         f"{card.scenario} {' '.join(card.seats)}",
-        card.architecture["name"] + (f", {float(f'{steps / 1e6:.2g}'):,g}M" if steps else ""),
+        card.architecture["name"] + (f", {float(f'{steps / 1e6:.2g}'):,g}M{more}" if steps else ""),
         "-" if returns is None else f"return {returns.mean:,.{3 * (abs(returns.mean) < 100)}f}",
         "-" if best is None else f"return {best.return_mean:.3f}" if best.win is None else percent(best.win, 1),
         card.sha256[:8],

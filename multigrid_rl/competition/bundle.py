@@ -27,7 +27,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.places import place_of
 from multigrid_rl.runs.players import scenario_of, seat_folders
 from multigrid_rl.streams import Streams
-from multigrid_rl.text import PlayerError, expected, shown
+from multigrid_rl.text import PlayerError, expected, percent, shown
 from multigrid_rl.trust import CODE
 from multigrid_rl.types import Policy, Seats, SeatView
 from multigrid_rl.world.constants import CELL, MISSIONS, SWAPPED, TURNED
@@ -334,8 +334,8 @@ def _about(card: Card, weights: int) -> Iterator[str]:
     for key in ("seed", "commit"):
         yield _line(key, shown(str(provenance.get(key, "unknown"))))
     rows = [
-        f"{row.opponent}: win {row.win:.1%}, draw {row.draw:.1%}, loss {row.loss:.1%} of {row.episodes:,} games of "
-        f"{row.scenario}"
+        f"{row.opponent}: win {percent(row.win, 1)}, draw {percent(row.draw, 1)}, loss {percent(row.loss, 1)} of "
+        f"{row.episodes:,} games of {row.scenario}"
         for row in card.strength
     ]
     if len(rows) > ROWS:
