@@ -146,6 +146,5 @@ def resume_training(run: Path, overrides: list[str], callback: RowCallback | Non
         # Its gates are held already: a resumed run continues to train.until.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
     if ended == "plateau":  # continue likewise
-        train = trainer_of(config.train.trainer).beyond_plateau(config.train)
-        config = config.model_copy(update={"train": train})
+        config = config.model_copy(update={"train": trainer_of(config.train.trainer).beyond_plateau(config.train)})
     return drive(config, run, start, callback=callback)

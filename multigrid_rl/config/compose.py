@@ -152,9 +152,8 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 def first_words(scenario: str | None) -> list[str]:
     """Return overrides for a first argument: a scenario, or an override itself, as in ``train("scenario=2v2")``."""
-    if scenario is None:
-        return []
-    return [scenario] if re.match(r"[\w.]+=", str(scenario)) else [f"scenario={scenario}"]
+    key = "" if re.match(r"[\w.]+=", str(scenario)) else "scenario="
+    return [] if scenario is None else [f"{key}{scenario}"]
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -214,8 +213,7 @@ def check_budget(train: TrainConfig) -> None:
     """Raise ``ConfigError`` for a budget below one batch: a run plays whole batches."""
     if train.until < train.batch_size:
         batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
-        wanted = f"at least {train.batch_size}, one batch of {batch}"
-        raise ConfigError(expected("train.until", wanted, train.until))
+        raise ConfigError(expected("train.until", f"at least {train.batch_size}, one batch of {batch}", train.until))
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:

@@ -330,8 +330,7 @@ class RunConfig(Part):
         runners = cluster.num_env_runners
         kind, condition = self.scenario.kind, f"with scenario={self.scenario.package}"
         self.require(kind.remote or runners == 0, "cluster.num_env_runners", f"0 {condition}")
-        valid = kind.memory or not model.recurrent
-        self.require(valid, "model", f"a network without memory {condition}", model.name)
+        self.require(kind.memory or not model.recurrent, "model", f"a network without memory {condition}", model.name)
         if isinstance(runners, str):
             self.require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:

@@ -51,8 +51,7 @@ def gae(
     # One pass over contiguous rows; torch or numpy would need T calls, each on N numbers.
     result = np.zeros(values.shape, np.float32)
     floats = np.stack([steps.rewards, values, next_values], dtype=np.float32, casting="same_kind")
-    flags = np.stack([ended, steps.done, steps.active])
-    _gae(floats, flags, np.float32(gamma), np.float32(gamma * lam), result)
+    _gae(floats, np.stack([ended, steps.done, steps.active]), np.float32(gamma), np.float32(gamma * lam), result)
     return result
 
 

@@ -133,8 +133,7 @@ Seating = dict[str, tuple[LoadedPlayer, ...]]
 def load_frozen(name: str, source: Source, card: Card, spec: Seats, seat: str, *, greedy: bool = False) -> LoadedPlayer:
     """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
     place = place_of(spec)
-    mirrored = place.fits(spec, card, seat)
-    player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
+    player = FrozenPlayer.of(card, read_network(source, card), mirrored=place.fits(spec, card, seat), greedy=greedy)
     player.env_seat = place.agents(spec, {seat: spec.team_of(seat)}, "dtde", shared=False)[0].own
     return LoadedPlayer(player, name, card.strength)
 
@@ -243,8 +242,7 @@ class Catalogue:
         """
         source = self.source_of(name)
         if not isinstance(source, Path | PlayerFiles):
-            strength = self.strength(name) if place_of(spec).built_in else []
-            return LoadedPlayer(source.seat(spec, seat), name, strength)
+            return LoadedPlayer(source.seat(spec, seat), name, self.strength(name) if place_of(spec).built_in else [])
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:

@@ -164,8 +164,7 @@ class MatchFactory:
 
 def _mixtures(spec: Seats, seated: Seating, seat: str) -> list[list[tuple[str, float]]]:
     """Return names and weights of the players on each seat of the team of ``seat``."""
-    mates = spec.seats_of(spec.team_of(seat))
-    return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+    return [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in spec.seats_of(spec.team_of(seat))]
 
 
 def _seat_agents(spec: Seats, seated: Seating, *, once: bool) -> Seating:

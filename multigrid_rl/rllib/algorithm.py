@@ -179,29 +179,22 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
 
     def restore_from_path(self, path: Any, *, component: str | None = None, **options: Any) -> None:
         """Continue from a checkpoint. Raises ``ConfigError``: other networks, agents or components."""
-        parts, known = (component or "").split("/"), dict(self.get_checkpointable_components())
-        if component is not None and parts[0] not in known:  # RLlib would restore nothing, without a word
-            raise ConfigError(unknown("component", parts[0], known))
-        if parts[-2:-1] == [COMPONENT_RL_MODULE] and parts[-1] not in self.config.policies:
-            raise ConfigError(unknown(f"component: {COMPONENT_RL_MODULE}", parts[-1], self.config.policies))
-        if component is None and Path(path, "config.yaml").is_file():  # a training loop compares by itself
-            from multigrid_rl.rllib.export import check_networks  # noqa: PLC0415 - a plain run restores nothing
+        from multigrid_rl.rllib.export import check_component, check_networks  # noqa: PLC0415 - a plain run restores nothing
 
+        if component is not None:
+            check_component(component, dict(self.get_checkpointable_components()), self.config.policies)
+        elif Path(path, "config.yaml").is_file():  # a training loop compares by itself
             check_networks(Path(path), self.config.settings)
         super().restore_from_path(path, component=component, **options)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state; before the run exists, in ``on_algorithm_init``, the run's part waits.
-
-        Raises ``ConfigError``: weights of other networks, or of other agents only.
-        """
+        """Continue from a state. Raises ``ConfigError``: weights of other networks, or of other agents only."""
         modules = state.get(COMPONENT_LEARNER_GROUP, {}).get(COMPONENT_LEARNER, {}).get(COMPONENT_RL_MODULE, {})
-        wanted = self.config.policies
-        if modules and not wanted & modules.keys():  # RLlib would set nothing, without a word
-            raise ConfigError(expected("state: modules", ", ".join(sorted(wanted)), ", ".join(modules)))
+        if modules and not self.config.policies & modules.keys():  # RLlib would set nothing, without a word
+            raise ConfigError(expected("state: modules", ", ".join(sorted(self.config.policies)), ", ".join(modules)))
         super().set_state(state)
         if "run" in state:
-            if self.run is None:
+            if self.run is None:  # in ``on_algorithm_init``: the run's part waits
                 self._pending_state = state
             else:
                 self._restore_run(state)
@@ -235,8 +228,7 @@ class MultigridAlgorithm(PrivateOverrides, PPO):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Play fresh games with the current weights. Raises ``ConfigError``: no process can."""
         if self.env_runner is None and self.eval_env_runner_group is None:
-            runners = self.config.num_env_runners
-            wanted = f"1 or more, as cluster.num_env_runners={runners} play for training alone"
+            wanted = f"1 or more, as cluster.num_env_runners={self.config.num_env_runners} play for training alone"
             raise ConfigError(expected("evaluation_num_env_runners", wanted, 0))
         if self.eval_env_runner_group is None:  # the training runner plays, configured for training
             self.env_runner.greedy = not self.evaluation_config.explore

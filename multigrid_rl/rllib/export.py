@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils import force_list
 from ray.rllib.utils.checkpoints import Checkpointable
@@ -223,6 +224,15 @@ def _bias(layer: nn.Linear) -> torch.Tensor:
 def _unsupported(source: Path, got: str) -> PlayerError:
     wanted = "RLlib's default MLP, linear layers with tanh or relu between all, or multigrid_rl.rllib.NetworkModule"
     return PlayerError(expected(source, wanted, got))
+
+
+def check_component(component: str, known: Collection[str], modules: Collection[str]) -> None:
+    """Check that an algorithm has a component. Raises ``ConfigError``: RLlib would restore nothing, without a word."""
+    parts = component.split("/")
+    if parts[0] not in known:
+        raise ConfigError(unknown("component", parts[0], known))
+    if parts[-2:-1] == [COMPONENT_RL_MODULE] and parts[-1] not in modules:
+        raise ConfigError(unknown(f"component: {COMPONENT_RL_MODULE}", parts[-1], modules))
 
 
 def check_networks(folder: Path, settings: Settings) -> None:

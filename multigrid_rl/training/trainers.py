@@ -122,8 +122,7 @@ class Trainer:
         """Raise ``ConfigError`` for settings that this trainer does not support."""
         heads = [head for head, entry in HEADS.items() if entry.probability]
         condition = f"with train.objective={config.train.objective}, as actions need a probability"
-        allowed = f"{', '.join(heads)} or null {condition}"
-        config.require(config.model.head in (None, *heads), "model.head", allowed)
+        config.require(config.model.head in (None, *heads), "model.head", f"{', '.join(heads)} or null {condition}")
 
     def load(self, config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
         """Check files that the run needs; ``before``: folder of the run to resume. Raises ``ValueError``."""
