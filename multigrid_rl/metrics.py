@@ -273,8 +273,7 @@ def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]
 
     1 is a perfect critic, 0 one no better than a constant. Both arrays have shape ``(B,)``.
     """
-    variance = float(np.var(targets, dtype=np.float64))
-    if variance == 0.0:
+    if (variance := float(np.var(targets, dtype=np.float64))) == 0.0:
         return float("nan")
     return 1.0 - float(np.var(targets - values, dtype=np.float64)) / variance
 

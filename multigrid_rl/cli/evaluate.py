@@ -145,8 +145,7 @@ def compare(
     theirs = read_set("B", against or runs[1:])
     check_sets(ours, theirs)
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
-    has_figure = tables.has(tables.FIGURES, "comparison")
-    if has_figure:
+    if has_figure := tables.has(tables.FIGURES, "comparison"):
         tables.find(tables.FIGURES, "comparison")(ours, theirs, np.random.default_rng(seed), output)
     screen = console(140)
     for side in (ours, theirs):

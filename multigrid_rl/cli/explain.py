@@ -128,8 +128,7 @@ def fields() -> dict[str, FieldInfo]:
 
     def walk(schema: type[BaseModel], place: str) -> None:
         for name, field in schema.model_fields.items():
-            key = f"{place}{name}"
-            if key in found:  # settings of a trainer repeat the common ones
+            if (key := f"{place}{name}") in found:  # settings of a trainer repeat the common ones
                 continue
             found[key] = field
             if key != "curriculum[].scenario":  # its keys are those of scenario
@@ -321,8 +320,7 @@ def _board_rewards(config: RunConfig) -> Iterator[Row]:
 
 def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
     learns_values = trainer_of(config.train.trainer).learns_values
-    gates = [gate for gate in config.scenario.gates if learns_values or not gate.of_values]
-    if not gates:
+    if not (gates := [gate for gate in config.scenario.gates if learns_values or not gate.of_values]):
         yield "gates", "none", "this run has no gates: it ends when the budget is spent"
         return
     for gate in gates:

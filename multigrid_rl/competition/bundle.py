@@ -54,8 +54,7 @@ def folder_kind(folder: Path) -> Kind:
 
 def bundle_folders(folder: Path) -> dict[str, Path]:
     """Return the folders of a bundle's players by seat, of a single one by ``""``. Raises ``PlayerError``."""
-    kind = folder_kind(folder)
-    if kind == "agent":
+    if (kind := folder_kind(folder)) == "agent":
         raise PlayerError(expected(folder, "a bundle", "an agent"))
     homes = {"": folder} if kind == "bundle" else seat_folders(folder)
     for home in {folder, *homes.values()}:
@@ -91,8 +90,7 @@ def load_team(
     ``limits``, by default those of training. ``greedy``: take the likeliest action instead of drawing one. Raises
     ``PlayerError``: damaged, or made for another game or other seats.
     """
-    seats = spec.seats_of(team)
-    if not seats:
+    if not (seats := spec.seats_of(team)):
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
         check_programs(folder, spec)
@@ -122,8 +120,7 @@ def _home(folder: Path, homes: dict[str, Path], seats: tuple[str, ...]) -> Path:
     """Return the folder of the first of ``seats`` that has one."""
     if "" in homes:
         return folder
-    found = next((seat for seat in seats if seat in homes), None)
-    if found is None:
+    if (found := next((seat for seat in seats if seat in homes), None)) is None:
         raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", seats[0]))
     card = read_card(homes[found])
     if found not in card.seats or card.members != 1:
@@ -197,8 +194,7 @@ def write_agent(
 
 def _own_files(module: str) -> dict[Path, bytes]:
     """Return the files of a module and of the user's other imported modules, by relative path."""
-    top = _file(sys.modules[module.partition(".")[0]])
-    if top is None:
+    if (top := _file(sys.modules[module.partition(".")[0]])) is None:
         raise PlayerError(expected("--agent", "a module of Python files, packages with an __init__.py", module))
     root = top.parent.parent if top.name == "__init__.py" else top.parent
     libraries = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]

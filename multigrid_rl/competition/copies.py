@@ -305,8 +305,7 @@ def _cover(near: Mapping[str, NDArray[np.bool_]], most: int, bound: float) -> li
     covered = np.zeros_like(next(iter(near.values()))) if near else np.zeros(0, np.bool_)
     while remaining and len(covering) < most:
         name = max(remaining, key=lambda name: int((remaining[name] & ~covered).sum()))
-        adds = float((remaining[name] & ~covered).mean())
-        if adds < _MIN_ADDED:
+        if (adds := float((remaining[name] & ~covered).mean())) < _MIN_ADDED:
             break
         covering[name], covered = adds, covered | remaining.pop(name)
     rest = 1.0 - float(covered.mean()) if len(covered) else 1.0

@@ -90,8 +90,7 @@ def _split_arguments(folders: list[str]) -> tuple[Path, list[str]]:
         if key == "scenario" and value:
             raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", override)
         if not value:
-            wanted = "one folder of entries, or verify and the folder of a cup"
-            raise refused("FOLDER", wanted, " ".join(folders))
+            raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(folders))
     return Path(folder), overrides
 
 

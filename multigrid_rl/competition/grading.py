@@ -91,8 +91,7 @@ class Examiner:
         rubric = self.rubric
         program = self._checked_kind(bundle)
         scored = [check for exam in rubric.exams for check in exam.checks if not (program and check.metric == ENTROPY)]
-        measurable = sum(check.points for check in scored)
-        if not measurable:
+        if not (measurable := sum(check.points for check in scored)):
             raise PlayerError(expected(bundle, f"a bundle, whose {ENTROPY} can be measured", "an agent"))
         sha256 = folder_sha256(bundle) if program else bundle_sha256(bundle)
         with strangers():

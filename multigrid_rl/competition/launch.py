@@ -73,8 +73,7 @@ def die_with_parent(parent: int) -> None:
 
 def refuse_calls(*, contained: bool) -> None:
     """Forbid calls of this process and its children on known processors; also sockets if ``contained``."""
-    kind = os.uname().machine
-    if kind not in _PROCESSORS:
+    if (kind := os.uname().machine) not in _PROCESSORS:
         return
     # A program for the kernel: code, jump if equal, jump if not, operand. Loads are of ``struct seccomp_data``.
     program = [(0x20, 0, 0, 4), (0x15, 1, 0, _PROCESSORS[kind]), _answer(_NOT_PERMITTED)]

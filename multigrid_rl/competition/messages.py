@@ -153,8 +153,7 @@ class SeatsProtocol(DoorsProtocol):
 
     def __init__(self, spec: Seats, seats: tuple[str, ...]) -> None:
         self.spec, self.seats = spec, seats
-        learning = {seat: spec.team_of(seat) for seat in seats}
-        self._agents = place_of(spec).agents(spec, learning, "dtde", shared=False)
+        self._agents = place_of(spec).agents(spec, {seat: spec.team_of(seat) for seat in seats}, "dtde", shared=False)
         self._sizes = [agent.observation_size for agent in self._agents]
         acts = [agent.action_space for agent in self._agents]
         if len({(type(space), space.shape) for space in acts}) > 1:

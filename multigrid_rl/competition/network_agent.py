@@ -134,8 +134,7 @@ def players_of(hello: dict[str, Any]) -> list[Any]:
     while seats:
         other = seats[0].replace("red", "blue") if seats[0].startswith("red") else seats[0].replace("blue", "red")
         trained = [row for row in tables["networks"] if seats[0] in row["seats"]]
-        rows = trained or [row for row in tables["networks"] if other in row["seats"]]
-        if not rows:
+        if not (rows := trained or [row for row in tables["networks"] if other in row["seats"]]):
             sys.exit(f"no network in this folder plays {seats[0]}")
         played, seats = seats[: rows[0]["members"]], seats[rows[0]["members"] :]
         if hello["protocol"] > 1:

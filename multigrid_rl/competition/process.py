@@ -160,8 +160,7 @@ class AgentProcess:
         deadline = time.monotonic() + _GRACE_S
         self._signal(signal.SIGCONT)
         try:
-            rest = self._pump(memoryview(farewell), 0.0)
-            if not rest:
+            if not self._pump(memoryview(farewell), 0.0):
                 self._stdin.close()
             while (left := deadline - time.monotonic()) > 0:
                 self._pump(_NOTHING, left)
@@ -264,8 +263,7 @@ class Usage:
 
     def excess(self) -> str | None:
         """Return the exceeded limit in words, or ``None``; checks at most every ``_CHECK_S`` seconds."""
-        now = time.monotonic()
-        if now >= self._next:
+        if (now := time.monotonic()) >= self._next:
             self._next = now + _CHECK_S
             self.fault = self.fault or self._excess()
             if (free_memory() or 0) < self._reserve and not any(usage.fault for usage in self.running):

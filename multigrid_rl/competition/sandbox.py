@@ -167,8 +167,7 @@ def _end_all(spared: set[int]) -> None:
     deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
         parents = parents_of_all()
-        children = _children(parents) - spared
-        if not children:
+        if not (children := _children(parents) - spared):
             return
         for pid in family_of(children, parents):
             with suppress(OSError):  # it ended, or its number belongs to another process

@@ -41,8 +41,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
     and from both sides of the board, have one seed and stay together. The added draws have a weight, too: else an entry
     that won every game has an interval without width.
     """
-    pairs = [pair for pair, rows in games.items() if rows.sum()]
-    if not pairs:
+    if not (pairs := [pair for pair, rows in games.items() if rows.sum()]):
         return {name: Interval(MEAN, MEAN, MEAN) for name in names}
     results = np.stack([games[pair] for pair in pairs], axis=1)
     weights = rng.exponential(size=(resamples, len(results) + 1))
@@ -150,8 +149,7 @@ def _expected_shares(
 ) -> dict[tuple[str, str], float]:
     """Return the expected share of points of ``one`` in each of ``pairs`` with ratings from ``rated``."""
     keys = [(pair.one, pair.two) for pair in rated]
-    names = sorted({name for key in keys for name in key})
-    if not names:
+    if not (names := sorted({name for key in keys for name in key})):
         return {}
     (values,) = _fit(names, keys, [np.stack([games[key].sum(axis=0) for key in keys])])
     fitted = dict(zip(names, values.tolist(), strict=True))
@@ -212,8 +210,7 @@ def _returns_table(names: list[str], pairings: list[Pairing], config: CupConfig)
         earned = np.where(played, np.array([values for *_, values in played_sides]), np.nan)
         own_sides = [side for _, side, _ in played_sides]
         by_side = {side: earned[(np.array(own_sides) == side)[:, None] & played] for side in dict.fromkeys(own_sides)}
-        columns = earned[:, played.any(axis=0)]
-        mean, low, high = interval_of(np.nanmean(columns, axis=0))
+        mean, low, high = interval_of(np.nanmean(earned[:, played.any(axis=0)], axis=0))
         rows.append(
             ReturnsRow(
                 rank=0,

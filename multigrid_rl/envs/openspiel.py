@@ -103,8 +103,7 @@ class Spiel:
         key = name, json.dumps(dict(env_args), sort_keys=True)
         if key not in _KNOWN:
             sampled = kind.chance_mode == type(kind.chance_mode).SAMPLED_STOCHASTIC  # positions that are not repeated
-            room = 0 if sampled else _NUMBERS // self._size
-            _KNOWN[key] = self._position(self.game.new_initial_state()), [room]
+            _KNOWN[key] = self._position(self.game.new_initial_state()), [0 if sampled else _NUMBERS // self._size]
         self._root, self._room = _KNOWN[key]
         self._current = self._root
 

@@ -194,8 +194,7 @@ class Seat(NamedTuple):
                 raise ConfigError(expected(LEGAL, f"{self.legal} flags", len(flags)))
             row[size:] = flags
         elif legal is not None and not isinstance(self.action_space, spaces.Box):
-            wanted = f"flags within the first {_ROUNDS} rounds"
-            raise ConfigError(expected(LEGAL, wanted, "the first ones later"))
+            raise ConfigError(expected(LEGAL, f"flags within the first {_ROUNDS} rounds", "the first ones later"))
 
 
 def rows_of(observation: Any, size: int, seat: Seat | None) -> tuple[Array, bool]:

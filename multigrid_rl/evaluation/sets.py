@@ -132,8 +132,7 @@ def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, A
 def check_sets(ours: RunSet, theirs: RunSet) -> None:
     """Check that sets can be compared. Raises ``ConfigError``: other scenarios, or a run on both sides."""
     other_paths = {run.path.resolve() for run in theirs.runs}
-    shared = [run.path for run in ours.runs if run.path.resolve() in other_paths]
-    if shared:
+    if shared := [run.path for run in ours.runs if run.path.resolve() in other_paths]:
         raise ConfigError(expected(shared[0], f"a run of {ours.name} or of {theirs.name}", "one of both"))
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
@@ -183,8 +182,7 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
 def _within_set(runs: RunSet) -> Iterator[str]:
     for scenario, group in runs.by_scenario.items():
         seeds = seeds_of(group)
-        repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if repeated:
+        if repeated := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
             yield f"warning: {runs.name}: seed {repeated[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
             if changed := _describe_differences(group[0], run, 1):

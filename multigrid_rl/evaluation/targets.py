@@ -142,8 +142,7 @@ def _game_lineup(factory: MatchFactory, target: Target, team: str, *, greedy: bo
         # New players for each call: a program plays the games of one call in one process.
         return play_games(spec, seat_players(spec, seated, once=True), games, seed=seed, first_game=first)
 
-    specs = replace(place_of(spec).who(spec), pools=pools)
-    return Lineup(team, tuple(judged_seats), specs, names, hashes, play)
+    return Lineup(team, tuple(judged_seats), replace(place_of(spec).who(spec), pools=pools), names, hashes, play)
 
 
 # --- finding a target
@@ -309,8 +308,7 @@ def against(target: Target, opponent: str) -> Target:
     """Return the target with ``opponent`` on every seat of the other team. Raises ``ConfigError``: there is none."""
     factory, spec = target.factory, target.spec
     assert isinstance(factory, MatchFactory)
-    seats = [seat for seat in spec.seats if spec.team_of(seat) != target.team]
-    if not seats:
+    if not (seats := [seat for seat in spec.seats if spec.team_of(seat) != target.team]):
         raise ConfigError(expected("--opponent", "a scenario with two teams", f"{opponent} and one team"))
     hashes = {name: sha for name, sha in factory.hashes.items() if name != opponent}
     opponents = {**factory.opponents, **{seat: {opponent: 1.0} for seat in seats}}

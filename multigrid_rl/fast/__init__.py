@@ -103,8 +103,7 @@ def compile_network(net: nn.Module) -> CompiledNetwork | None:
         return cached[0]
     # Only the class itself: a subclass may compute something else.
     kind = type(net)
-    path = _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")
-    if path is None:
+    if (path := _COMPILERS.get(f"{kind.__module__}:{kind.__qualname__}")) is None:
         return None
     compiled: CompiledNetwork | None = resolve_name(path)(net)
     if compiled is not None:

@@ -218,8 +218,7 @@ class Adversary:
             next_obs.append(after[path.active])
         ended = np.concatenate([path.terminated[path.active] for path in paths])
         # Only bounded actions can be compared with an expert's.
-        taken = self._distribution.bounded(batch.actions)
-        return self._steps(batch.obs, taken, np.concatenate(next_obs), ended)
+        return self._steps(batch.obs, self._distribution.bounded(batch.actions), np.concatenate(next_obs), ended)
 
     def _expert_steps(self, rows: Array) -> Steps:
         """Return the expert's steps with the indices ``rows`` (B,)."""

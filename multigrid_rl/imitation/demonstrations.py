@@ -266,8 +266,7 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
         _check_fits(folder, card, agent, env)
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != card.bytes:
+            if (size := os.fstat(file.fileno()).st_size) != card.bytes:
                 hint = " (truncated?)" if size < card.bytes else ""
                 raise ConfigError(expected(f"data: {path}", f"the {card.bytes} bytes of its card", f"{size}{hint}"))
             digest = _sha256_of(file)

@@ -53,8 +53,7 @@ def import_play(source: str, output: Path, overrides: list[str], who: str | None
     columns = {"observations": agent.observation_space, "actions": agent.action_space}
     clip_actions, extra, path = ActionClipper(agent.action_space), dict[str, Any](), Path(source)
     if games:
-        spec = config.scenario.kind.spec if game is not None else None
-        episodes = episodes_of_games(path, agent, spec, who)
+        episodes = episodes_of_games(path, agent, config.scenario.kind.spec if game is not None else None, who)
     elif source.startswith(MINARI):
         episodes = _from_minari(source.removeprefix(MINARI), columns)
     elif path.is_file() and path.suffix in TORCH:

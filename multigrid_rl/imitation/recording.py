@@ -86,8 +86,7 @@ def record(
         seed: seed of environments and action sampling.
     """
     agents, rounds, env = factory.specs.agents, -(-steps // num_envs), factory.build(num_envs, 0)
-    gaps = hasattr(env, "deciding")
-    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed, gaps=gaps) for agent in agents}
+    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed, gaps=hasattr(env, "deciding")) for agent in agents}
     played = turns(env, agents, players, seed=seed)
     for number, turn in enumerate(islice(played, rounds), 1):
         for name, buffer in buffers.items():

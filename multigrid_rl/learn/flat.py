@@ -102,8 +102,7 @@ class FlatAdam(torch.optim.Adam):
         """Return the row, and ``factors`` (count, 6) of the next steps, for ``fast.descent``; of weights on the CPU."""
         (group,) = self.param_groups
         (weights,) = group["params"]
-        state = self.state[weights]
-        if not state:
+        if not (state := self.state[weights]):
             state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights.data)}
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         (beta1, beta2), done, factors = group["betas"], float(state["step"]), []

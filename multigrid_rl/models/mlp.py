@@ -212,8 +212,7 @@ class _SumOfRows(torch.autograd.Function):
         out = torch.zeros(len(tokens), table.shape[1])
         if tokens.shape[1] != len(first):
             raise IndexError(expected("tokens", f"{len(first)} columns", tokens.shape[1]))
-        bad = sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())
-        if bad >= 0:
+        if (bad := sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())) >= 0:
             raise IndexError(expected("tokens", f"rows of a table of {len(table)}", tokens[bad].tolist()))
         return out
 

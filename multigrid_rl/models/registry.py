@@ -66,8 +66,7 @@ def build(  # noqa: PLR0913 - all but three have defaults
         raise ArchitectureError(expected("architecture.name", ", ".join(NETWORKS), name))
     vector = isinstance(observation, int)
     sizes = _units(architecture)
-    activation = architecture.get("activation", "tanh")
-    if activation not in _ACTIVATIONS:
+    if (activation := architecture.get("activation", "tanh")) not in _ACTIVATIONS:
         raise ArchitectureError(expected("architecture.activation", ", ".join(_ACTIVATIONS), activation))
     normalise, layer_norm = _options(str(name), architecture, entry, vector=vector)
     reads_it = entry.vectors or (entry.images and image) or not vector

@@ -136,8 +136,7 @@ class SoftAgent:
         for first in range(0, steps, _CHUNK_STEPS):
             count = min(_CHUNK_STEPS, steps - first)
             chosen = torch.randint(self.replay.count, (count, self._size), generator=self._generator)
-            shape = (count, 2, self._size, self._actions)
-            noise = torch.randn(shape, generator=self._generator).to(self.device)
+            noise = torch.randn((count, 2, self._size, self._actions), generator=self._generator).to(self.device)
             for k in range(count):
                 found = self._descend(self.replay.rows[chosen[k]].to(self.device), noise[k])
                 q_loss += found["q_loss"]

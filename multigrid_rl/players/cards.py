@@ -324,8 +324,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
     Raises ``PlayerError``: one of them does not fit.
     """
     path, data = _content(source, MODEL_FILE, card.bytes)
-    found = sha256_of(data)
-    if found != card.sha256:
+    if (found := sha256_of(data)) != card.sha256:
         wanted = f"{card.sha256[:16]}... of its card"
         raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was written"))
     weights = _weights(path, data)

@@ -244,8 +244,7 @@ class Catalogue:
         if not isinstance(source, Path | PlayerFiles):
             return LoadedPlayer(source.seat(spec, seat), name, self.strength(name) if place_of(spec).built_in else [])
         card = read_card(source)
-        listed = self.entries.get(name, {}).get("sha256", card.sha256)
-        if listed != card.sha256:
+        if (listed := self.entries.get(name, {}).get("sha256", card.sha256)) != card.sha256:
             wanted = f"{listed[:16]}... of the catalogue"
             raise PlayerError(expected(f"player {name}: sha256", wanted, f"{card.sha256[:16]}... on its card"))
         return load_frozen(name, source, card, spec, seat, greedy=greedy)

@@ -194,8 +194,7 @@ def seat_players(spec: Seats, seated: Seating, *, once: bool = False) -> dict[st
     seated = _seat_agents(spec, seated, once=once)
     players: dict[str, Policy] = {}
     for seat, rows in seated.items():
-        joint = {row.members > 1 for row in rows}
-        if joint == {False}:
+        if (joint := {row.members > 1 for row in rows}) == {False}:
             players[seat] = _mixture_of(rows)
             continue
         team, mixtures = spec.team_of(seat), _mixtures(spec, seated, seat)

@@ -48,8 +48,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             raise ConfigError(expected("algorithm", _ALGORITHM, self.config.algo_class.__name__))
         self.run = settings.run
         self._recomputes = settings.trainer.recomputes(self.run)
-        remote = bool(self.worker_index)
-        if remote:
+        if remote := bool(self.worker_index):
             torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
             jit.state.networks = self.run.train.compiled
         self.num_envs: int = self.run.games_per_sampler

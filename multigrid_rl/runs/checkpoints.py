@@ -145,8 +145,7 @@ def prune(folder: Path, keep: int) -> None:
     ranks = {path: _rank(path) for path in paths}
     # Margins of two stages are about different gates: those of the later one count.
     ranked = [path for path in paths if ranks[path] is not None]
-    best = max(ranked, key=lambda path: (ranks[path], _steps(path)), default=None)
-    if best is not None:
+    if (best := max(ranked, key=lambda path: (ranks[path], _steps(path)), default=None)) is not None:
         write_atomic(folder / "best", f"{best.name}\n".encode())
     for path in (path for path in paths[:-keep] if path != best):
         # Renamed first: a kill half-way leaves no half checkpoint under its name.

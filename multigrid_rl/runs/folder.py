@@ -58,8 +58,7 @@ def tracker_named(name: str) -> Any:
     if ":" not in name:
         return find(TRACKERS, name)
     kind = import_object("tracking", name, "module:Class")
-    missing = [method for method in ("begin", "row", "end") if not callable(getattr(kind, method, None))]
-    if missing:
+    if missing := [method for method in ("begin", "row", "end") if not callable(getattr(kind, method, None))]:
         raise ConfigError(expected("tracking", "a class with begin, row and end", f"{name} without {missing[0]}"))
     return kind
 
@@ -267,7 +266,6 @@ def _set_aside(metrics: Path, length: int, name: str) -> None:
     if len(content) < length:
         LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(content), length)
     length = content.rfind(b"\n", 0, length) + 1  # no row may follow half of one
-    newer = content[length:]
-    if newer:
+    if newer := content[length:]:
         free_path(metrics.parent, f"metrics.{name}", ".jsonl").write_bytes(newer)
         os.truncate(metrics, length)

@@ -242,8 +242,7 @@ def read_run(path: Path) -> RunRecord:
     if not (path / "metrics.jsonl").is_file():
         raise ConfigError(_missing(path / "metrics.jsonl"))
     config = read_config(path)
-    reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
-    if not reports:
+    if not (reports := [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]):
         wanted = f"a report, the first after {config['scenario'].get('report_episodes', 100)} finished episodes"
         raise ConfigError(expected(path / "metrics.jsonl", wanted, "none: the run is too short or has just begun"))
     provenance = read_provenance(path) if (path / "provenance.json").exists() else {}

@@ -101,8 +101,7 @@ class SearchRequest:
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
         if isinstance(settings, PbtSettings):
-            fixed = [key for variable in space.variables for key in variable.keys if key not in MAY_CHANGE]
-            if fixed:
+            if fixed := [key for variable in space.variables for key in variable.keys if key not in MAY_CHANGE]:
                 wanted = f"what can change during a run ({', '.join(MAY_CHANGE)})"
                 raise ConfigError(expected(f"space={space.name}", wanted, fixed[0]))
             if config.scenario.league is not None:

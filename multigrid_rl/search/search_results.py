@@ -44,8 +44,7 @@ def result_of(folder: SearchFolder, *, complete: bool, seconds: float) -> Search
 def write_result(folder: SearchFolder, result: SearchResult) -> None:
     """Write the page, the table and, if there is a winner, its recipe."""
     write_atomic(folder.path / REPORT, as_markdown(folder, result).encode())
-    rows = [row_of(folder, outcome) for outcome in result.outcomes]
-    write_atomic(folder.path / TRIALS, csv_text(rows).encode())
+    write_atomic(folder.path / TRIALS, csv_text([row_of(folder, outcome) for outcome in result.outcomes]).encode())
     if result.winner is not None:
         write_atomic(folder.path / WINNER, as_recipe(folder, result.winner).encode())
 

@@ -157,8 +157,7 @@ class Space:
             if key in _NEVER or key.startswith(("scenario.", "cluster")):
                 raise ConfigError(f"{key}: cannot be varied; expected a key of train or model that no plan sets")
         variables = tuple(v for v in parsed if not any(key in set_keys or key.startswith(mappings) for key in v.keys))
-        keys = [key for variable in variables for key in variable.keys]
-        if not keys:
+        if not (keys := [key for variable in variables for key in variable.keys]):
             raise ConfigError(f"space={name}: expected at least one free variable, got none that is not set already")
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)

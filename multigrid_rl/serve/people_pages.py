@@ -139,8 +139,7 @@ def appeal(visit: Visit) -> Response:
 
 def again(visit: Visit) -> Response:
     """Let a submission, or all, be graded, compared or checked again."""
-    kind = str(visit.form.get("kind"))
-    if kind not in ("grade", "copies", "check"):
+    if (kind := str(visit.form.get("kind"))) not in ("grade", "copies", "check"):
         raise ConfigError(expected("kind", "grade, copies or check", kind))
     visit.site.store.redo(kind, [visit.number(visit.form)] if "id" in visit.form else [], visit.user.id)
     return RedirectResponse("/desk#events", 303)
@@ -206,8 +205,7 @@ def _table(name: str, students: list[dict[str, Any]]) -> str:
     rows = [{column: safe_cell(each.get(key, "")) for column, key in EXPORTS[name].items()} for each in students]
     if name == "canvas.csv":
         possible = max((each["of"] for each in students if "of" in each), default=0)
-        head = {"Student": "Points Possible", "Ladder": possible}
-        rows = [dict.fromkeys(EXPORTS[name], "") | head, *rows]
+        rows = [dict.fromkeys(EXPORTS[name], "") | {"Student": "Points Possible", "Ladder": possible}, *rows]
     return csv_text(rows)
 
 
@@ -241,8 +239,7 @@ def export_table(store: Queue, name: str, deadline: str | None = None) -> bytes:
 
 def export(visit: Visit) -> Response:
     """Answer with a table."""
-    name = visit.request.path_params["name"]
-    if name not in (*EXPORTS, GRADESCOPE):
+    if (name := visit.request.path_params["name"]) not in (*EXPORTS, GRADESCOPE):
         raise HTTPException(404)
     disposition = {"content-disposition": f'attachment; filename="{name}"'}
     data = export_table(visit.site.store, name, visit.request.query_params.get("deadline"))

@@ -120,8 +120,7 @@ def _half_widths(pairs: Pairs, points: Array, games: Array, strength: Array, fre
     for side in (pairs.one, pairs.two):
         np.logical_or.at(numbers, side, games > 0)
     count = np.maximum(numbers[free].sum(axis=1), 2)
-    variance = (spread**2).sum(axis=1) * count / (count - 1)
-    return np.asarray(student_quantiles(count - 1) * np.sqrt(variance))
+    return np.asarray(student_quantiles(count - 1) * np.sqrt((spread**2).sum(axis=1) * count / (count - 1)))
 
 
 def _mean_returns(results: list[PairingResult], anchors: set[int]) -> dict[int, RatingInterval]:

@@ -230,8 +230,7 @@ def stamp() -> str:
 
 def asset(visit: Visit) -> Response:
     """Answer with a style or a script."""
-    name = visit.request.path_params["name"]
-    if name not in assets():
+    if (name := visit.request.path_params["name"]) not in assets():
         raise HTTPException(404)
     kind = "text/css" if name.endswith(".css") else "text/javascript"
     return Response(assets()[name], media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})

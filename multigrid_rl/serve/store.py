@@ -214,8 +214,7 @@ class Store:
         if self.course.late == "refuse" and deadlines and self.course.late_days(now, deadlines[-1], person.code):
             raise ConfigError(f"{deadlines[-1].name} is over: nothing is taken any more")
         recent = (HandIn.person_id.in_(ids), HandIn.counts, HandIn.at > now - 3600 * quota.per_h)
-        used = session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0
-        if used >= quota.hand_ins:
+        if (used := session.scalar(select(func.count(HandIn.id)).where(*recent)) or 0) >= quota.hand_ins:
             raise ConfigError(expected("hand-ins", f"at most {quota.hand_ins} in {quota.per_h:g} hours", used + 1))
         row = HandIn(person_id=person_id, name=name, at=now, state_at=now)
         session.add(row)

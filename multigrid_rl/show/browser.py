@@ -67,8 +67,7 @@ class Table:
 
     def _score(self) -> str:
         score = self._session.score
-        games = score.won + score.drawn + score.lost
-        if not games:
+        if not (games := score.won + score.drawn + score.lost):
             return str(score)
         low, high = wilson_interval(score.won, games)
         return f"{score}; wins {percent(score.won / games)} ({percent(low)} to {percent(high)})"

@@ -236,8 +236,7 @@ def pack_games(results: CupResults, budget: int = GAMES_BYTES) -> PackedGames:
         content: Any = pack.pack(game, f"{game.label} ({game.steps} steps)")
         if content is None:  # the game has no text
             break
-        size = len(json.dumps(content, separators=(",", ":")))
-        if size <= remaining:
+        if (size := len(json.dumps(content, separators=(",", ":")))) <= remaining:
             fitting[row] = content
             remaining -= size
     numbers: dict[tuple[str, str], int] = {}

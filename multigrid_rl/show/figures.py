@@ -190,8 +190,7 @@ class Chart(NamedTuple):
 
 def thin(series: Series) -> Series:
     """Return at most :data:`POINTS` of a line: the lowest and the highest of each stretch, so that no spike is lost."""
-    length = len(series.values)
-    if length <= POINTS:
+    if (length := len(series.values)) <= POINTS:
         return series
     selected = {0, length - 1}
     for start, end in pairwise(np.linspace(0, length, POINTS // 2, dtype=int).tolist()):

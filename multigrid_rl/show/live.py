@@ -147,8 +147,7 @@ class LiveRun:
     def page(self) -> str:
         """Return the page, written again where the folder has changed."""
         with self._lock:
-            state = self.state()
-            if state != self._page_state:
+            if (state := self.state()) != self._page_state:
                 self._page, self._page_state = self._write(), state
             return self._page
 
@@ -161,8 +160,7 @@ class LiveRun:
 
     def _play_newest(self) -> FreshGames | None:
         """Return games of the newest checkpoint, played once for each."""
-        newest = self._checkpoint()
-        if newest != self._games_checkpoint:
+        if (newest := self._checkpoint()) != self._games_checkpoint:
             self._games_checkpoint = newest
             try:
                 self._newest_games = play_fresh_games(self.folder, GAMES, seed=GAMES_SEED)

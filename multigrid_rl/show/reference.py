@@ -77,8 +77,7 @@ def build_reference(runs: list[RunRecord], name: str) -> Reference:
         if missing := [metric for metric in metrics if metric not in run.series]:
             raise ConfigError(f"{run.path}: expected reports with {missing[0]}, got none")
     start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
-    end = max(run.env_steps for run in runs)
-    if end <= start:
+    if (end := max(run.env_steps for run in runs)) <= start:
         raise ConfigError(expected(first.path, "a longer run", f"all reports at {end:.0f} environment steps"))
     grid = np.unique(np.linspace(start, end, GRID_POINTS).round())
     return Reference(

@@ -102,8 +102,7 @@ def video(
     from multigrid_rl.evaluation import replays
     from multigrid_rl.show import films, video
 
-    file = video.find_games(Path(source))
-    if file is not None:
+    if (file := video.find_games(Path(source))) is not None:
         if overrides or opponent or side or checkpoint or seed or mode != "stochastic" or episodes:
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
         record = replays.choose(replays.read_games(file), game, file)

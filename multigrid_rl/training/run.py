@@ -47,8 +47,7 @@ class Stall:
 
     def update(self, learned: dict[str, Metrics]) -> None:
         """Take an update's metrics; modules without the metric do not count."""
-        values = [metrics[self._metric] for metrics in learned.values() if self._metric in metrics]
-        if values:
+        if values := [metrics[self._metric] for metrics in learned.values() if self._metric in metrics]:
             mean = sum(values) / len(values)
             self.since_lowest = 0 if mean < self.lowest else self.since_lowest + 1
             self.lowest = min(mean, self.lowest)

@@ -168,8 +168,7 @@ def preflight(
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} {trainer.counts[1]} steps{batches})")
     longest = train.env_steps - train.batch_size  # from the first report that is possible to the last
     judged = [gate for gate in config.scenario.gates if trainer.learns_values or not gate.of_values]
-    too_long = [gate.metric for gate in judged if gate.window > longest]
-    if too_long:
+    if too_long := [gate.metric for gate in judged if gate.window > longest]:
         bound = f"a window of at most {longest:,} steps, or a larger train.until"
         lines.append(f"warning:  scenario.gates: {', '.join(too_long)} cannot be held in this run, which needs {bound}")
     return lines

@@ -78,8 +78,7 @@ class Rehearsal:
         rollouts = self._collector.rollouts
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in specs.agents}
         # An agent that takes turns may have none.
-        batches = {module: batch for module, batch in batches.items() if len(batch.obs)}
-        if not batches:
+        if not (batches := {module: batch for module, batch in batches.items() if len(batch.obs)}):
             return
         spaces = {module: specs.agent_of(module).action_space for module in self._networks}
         single_pass = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)

@@ -182,8 +182,7 @@ class Follower(Humanoid):
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
         """Return height, directions of the torso, joints, velocities, parts, and the target's distance (N, 87)."""
         distance, ahead = self._to_target(qpos, read[-1])
-        parts = read[0][:, 1:] - qpos[:, None, :3]
-        vectors = np.concatenate((*_axes(qpos), qvel[:, None, :3], parts), axis=1)
+        vectors = np.concatenate((*_axes(qpos), qvel[:, None, :3], read[0][:, 1:] - qpos[:, None, :3]), axis=1)
         x, y = vectors[..., 0], vectors[..., 1]
         along = ahead[:, :1] * x + ahead[:, 1:] * y
         across = ahead[:, :1] * y - ahead[:, 1:] * x

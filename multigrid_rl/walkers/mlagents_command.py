@@ -146,8 +146,7 @@ def import_mlagents(
         if typical and not typical[0] <= float(line.value) <= typical[1]:
             limits = f"{typical[0]:g} to {typical[1]:g}"
             console().print(f"warning:  {line.key}: {line.value} lies beyond ML-Agents' typical {limits}")
-    unsupported = [line for line in lines if line.status == "refused"]
-    if unsupported:
+    if unsupported := [line for line in lines if line.status == "refused"]:
         keys = ", ".join(line.key for line in unsupported)
         raise refused(f"{file}: {unsupported[0].key}", unsupported[0].result, keys)
     with temporary_output(output) as temporary:
@@ -193,8 +192,7 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
     if not isinstance(behaviors, dict) or not behaviors or not isinstance(common, dict):
         got = ", ".join(map(str, content)) or "none"
         raise ConfigError(expected(f"{file}: behaviors", "settings by behaviour", shown(got)))
-    unknown = [key for key in content if key not in (*_TOP, *_OTHER_PARTS)]
-    if unknown:
+    if unknown := [key for key in content if key not in (*_TOP, *_OTHER_PARTS)]:
         raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_OTHER_PARTS)))
     name = behavior or (next(iter(behaviors)) if len(behaviors) == 1 else None)
     if name not in behaviors:

@@ -126,8 +126,7 @@ class MujocoEnvs(SingleAgentEnvs):
         rows = [(*addresses, data._address, body.env.frame_skip) for data in datas]
         arrays = (self._ctrl, *self._physics[: len(names)])  # the addresses of arrays and fields never change
         field_rows = [[getattr(data, name).ctypes.data for name in ("ctrl", *names)] for data in datas]
-        sizes = [array[0].nbytes for array in arrays]
-        columns = rows, field_rows, [array.ctypes.data for array in arrays], sizes
+        columns = rows, field_rows, [array.ctypes.data for array in arrays], [array[0].nbytes for array in arrays]
         calls, fields, origins, widths = (np.array(column, np.int64) for column in columns)
         self._tables = calls, fields, origins, widths
         self._thread_tables = [(calls[k : k + 1], fields[k : k + 1], origins, widths) for k in range(self.threads)]

@@ -85,8 +85,7 @@ class UnityEnvs(Episodes):
         infos = output.rl_output.agentInfos[self._behavior].value
         self._order = []
         for info in sorted(infos, key=lambda info: not info.done):  # places become free before new agents take them
-            place = self._place(info.id, new=not info.done)
-            if place is None:  # it ends before its first decision
+            if (place := self._place(info.id, new=not info.done)) is None:  # it ends before its first decision
                 continue
             obs, reward = self._observation(info), info.reward + info.group_reward
             if not (np.isfinite(obs).all() and math.isfinite(reward)):
@@ -227,8 +226,7 @@ def _observations(name: str, info: Any) -> spaces.Box:
     for part in info.observations:
         if len(part.shape) != 1 or part.compression_type:
             raise RunError(expected(f"scenario.env_id={name}", "vectors to see", f"{part.name} {list(part.shape)}"))
-    size = sum(part.shape[0] for part in info.observations)
-    if not size:
+    if not (size := sum(part.shape[0] for part in info.observations)):
         raise RunError(expected(f"scenario.env_id={name}", "vectors to see", "none"))
     return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
