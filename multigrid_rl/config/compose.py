@@ -152,8 +152,9 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 def first_words(scenario: str | None) -> list[str]:
     """Return overrides for a first argument: a scenario, or an override itself, as in ``train("scenario=2v2")``."""
-    key = "" if re.match(r"[\w.]+=", str(scenario)) else "scenario="
-    return [] if scenario is None else [f"{key}{scenario}"]
+    if scenario is None:
+        return []
+    return [scenario] if re.match(r"[\w.]+=", str(scenario)) else keyword_overrides({"scenario": scenario})
 
 
 def keyword_overrides(values: Mapping[str, Any]) -> list[str]:

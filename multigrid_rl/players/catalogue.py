@@ -133,7 +133,8 @@ Seating = dict[str, tuple[LoadedPlayer, ...]]
 def load_frozen(name: str, source: Source, card: Card, spec: Seats, seat: str, *, greedy: bool = False) -> LoadedPlayer:
     """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
     place = place_of(spec)
-    player = FrozenPlayer.of(card, read_network(source, card), mirrored=place.fits(spec, card, seat), greedy=greedy)
+    mirrored = place.fits(spec, card, seat)  # before its weights are read
+    player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
     player.env_seat = place.agents(spec, {seat: spec.team_of(seat)}, "dtde", shared=False)[0].own
     return LoadedPlayer(player, name, card.strength)
 

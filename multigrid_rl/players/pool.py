@@ -173,8 +173,7 @@ class OpponentPool:
             (None if isinstance(kind, int) else PlayerStack([players[n] for n in numbers]), numbers)
             for kind, numbers in kinds.items()
         ]
-        grouped = [n for _, numbers in self._groups for n in numbers]
-        self._ranks = {n: rank for rank, n in enumerate(grouped)}
+        self._ranks = {n: rank for rank, n in enumerate(n for _, numbers in self._groups for n in numbers)}
         self._rank = np.array([self._ranks[n] for n in self.players], np.intp)
         self._ends = np.cumsum([len(numbers) for _, numbers in self._groups])
         self._single = [numbers[0] for stacked, numbers in self._groups if stacked is None]

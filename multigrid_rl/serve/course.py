@@ -145,8 +145,7 @@ class Course(Part):
 
     def over(self, now: float) -> bool:
         """Return whether the storage time of the privacy page is over."""
-        ends = [each.at.timestamp() for each in self.deadlines]
-        return now > max(ends, default=now) + DAY_S * self.keep_days
+        return now > max((each.at.timestamp() for each in self.deadlines), default=now) + DAY_S * self.keep_days
 
     @cached_property
     def zone(self) -> ZoneInfo:
