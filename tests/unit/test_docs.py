@@ -175,7 +175,7 @@ def test_every_hint_of_a_run_survives_the_shell(shell, tmp_path):
 
 
 #: Modules and lines of ours that the whole process of a plain run may have loaded at its end.
-LOADED = (80, 15_658)
+LOADED = (80, 15_660)
 
 #: A sitecustomize that tells at a command's end which modules of ours it has, and their files.
 COUNT = """
