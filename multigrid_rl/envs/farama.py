@@ -77,7 +77,7 @@ def _unchecked(env: Any) -> Any:
 
 def _builder(name: str) -> Callable[..., Any]:
     if "/" in name:
-        if (kind := next((kind for kind, known in _REGISTRIES.items() if name in known), None)) is None:
+        if (kind := next((each for each, known in _REGISTRIES.items() if name in known), None)) is None:
             known = sorted({env_id for registry in _REGISTRIES.values() for env_id in registry})
             raise ValueError(expected("env_id", "a registered environment", f"{name}{suggestion(name, known)}"))
         return partial(pettingzoo.make, kind, name)
