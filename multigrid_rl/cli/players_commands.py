@@ -50,7 +50,7 @@ def players(checkpoints: Checkpoints = None) -> None:
     screen.print()
     for name, what in {
         **catalogue.DESCRIPTIONS,
-        "steps": "in millions; +: after those of the player whose weights it began with",
+        "steps": "in millions, of the last training; +: it began with trained weights",
         "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}",
         "beaten": "games won, or return earned, by the best response that `multigrid-rl exploit` found",
     }.items():

@@ -42,7 +42,7 @@ def compose(overrides: list[str]) -> RunConfig:
         return _refusing_unread(validated(RunConfig, {**_compose(values), "experiment": recipe}), given)
     except ConfigError as error:
         key = str(error).partition(":")[0]
-        if recipe is None or key not in values or key in {SHORT.get(name, name) for name in given}:
+        if recipe is None or key not in values or key in {"scenario", *(SHORT.get(name, name) for name in given)}:
             raise
         raise ConfigError(f"{error} (set by experiment={recipe}; experiment=none uses no recipe)") from error
 

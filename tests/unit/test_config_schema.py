@@ -232,6 +232,7 @@ REFUSED = [
     ("experiment=coob", "experiment: expected coop, ", "got coob (did you mean coop?)"),
     ("experiment=coop scenario=1v1", "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"),
     ("scenario=halfcheetah model=gru", r"train.recompute.*got True \(set by experiment=halfcheetah; experiment=none "),
+    ("train=gail data=x", "scenario: expected one of Gymnasium.*got 1v1$"),  # the default, with any recipe
     ("scenario=halfcheetah model=gru train.recompute=true", "train.recompute.*got True$"),
     # objectives
     ("scenario=gymnasium train.psi=gae train.vf_coef=0", "train.psi", "total_reward or future_return", "gae"),
